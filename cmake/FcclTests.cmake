@@ -1,0 +1,122 @@
+# tests/<folder>/*.cc is one program per folder, each of its test cases a test of CTest that carries the folder's name as
+# its label. tests/support is linked into all of them.
+find_package(Catch2 QUIET)
+if(NOT Catch2_FOUND)
+  message(FATAL_ERROR "Catch2 is missing (package catch2).")
+endif()
+# Version 2 finds its Catch.cmake through Catch2_DIR, version 3 adds the folder itself.
+list(APPEND CMAKE_MODULE_PATH ${Catch2_DIR})
+include(Catch)
+
+# Most of the time of a build is Catch2's in the tests, which need no speed of their own.
+set(fccl_test_optimization $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+
+# Sanitizers slow everything down.
+set(fccl_timeout_factor 1)
+if(FCCL_SANITIZE)
+  set(fccl_timeout_factor 3)
+endif()
+
+file(GLOB fccl_support_sources CONFIGURE_DEPENDS tests/support/*.cc)
+list(FILTER fccl_support_sources EXCLUDE REGEX "/(catch_main|main)\\.cc$")
+add_library(fccl_test_support STATIC ${fccl_support_sources})
+target_link_libraries(fccl_test_support PUBLIC fccl_static Catch2::Catch2)
+target_compile_options(fccl_test_support PRIVATE ${fccl_test_optimization})
+target_compile_definitions(fccl_test_support PUBLIC FCCL_SOURCE_DIR="${CMAKE_SOURCE_DIR}" FCCL_BINARY_DIR="${CMAKE_BINARY_DIR}")
+
+# A folder's own main.cc, else tests/support/main.cc, else catch_main.cc.
+function(fccl_test_folder folder timeout)
+  file(GLOB sources CONFIGURE_DEPENDS tests/${folder}/*.cc)
+  if(FCCL_TEST_FILES)
+    list(FILTER sources INCLUDE REGEX "${FCCL_TEST_FILES}")
+  endif()
+  if(NOT sources)
+    return()
+  endif()
+  if(NOT EXISTS ${CMAKE_SOURCE_DIR}/tests/${folder}/main.cc)
+    if(EXISTS ${CMAKE_SOURCE_DIR}/tests/support/main.cc)
+      list(APPEND sources tests/support/main.cc)
+    else()
+      list(APPEND sources tests/support/catch_main.cc)
+    endif()
+  endif()
+  set(program fccl-${folder}-tests)
+  add_executable(${program} ${sources})
+  target_link_libraries(${program} PRIVATE fccl_test_support)
+  target_compile_options(${program} PRIVATE ${fccl_test_optimization})
+  if(folder STREQUAL "gpu")
+    file(GLOB device_sources CONFIGURE_DEPENDS tests/gpu/*.cu)
+    target_sources(${program} PRIVATE ${device_sources})
+    target_link_libraries(${program} PRIVATE CUDA::cudart_static)
+    if(TARGET fccl_kernels_cuda)
+      target_sources(${program} PRIVATE $<TARGET_OBJECTS:fccl_kernels_cuda>)
+    endif()
+  endif()
+  fccl_discover_tests(${program} ${folder} ${timeout})
+endfunction()
+
+# Exit code 4 is a test that said FCCL_SKIP and did not fail: CTest reports it as skipped.
+function(fccl_discover_tests program label timeout)
+  math(EXPR timeout "${timeout} * ${fccl_timeout_factor}")
+  set(properties TIMEOUT ${timeout} LABELS ${label} SKIP_RETURN_CODE 4)
+  if(NOT label STREQUAL "unit")
+    list(APPEND properties PROCESSORS 2)
+  endif()
+  catch_discover_tests(${program} TEST_PREFIX "${label}/" PROPERTIES ${properties})
+endfunction()
+
+# fccl-perf. Its parts are linked into the unit tests as well.
+file(GLOB sources CONFIGURE_DEPENDS tests/perf/*.cc)
+list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
+if(sources)
+  add_library(fccl_perf_parts STATIC ${sources})
+  target_link_libraries(fccl_perf_parts PUBLIC fccl_static $<$<TARGET_EXISTS:fccl_mpi>:fccl_mpi>)
+  target_compile_definitions(fccl_perf_parts INTERFACE FCCL_PERF_PARTS=1)
+  add_executable(fccl-perf tests/perf/main.cc)
+  target_link_libraries(fccl-perf PRIVATE fccl_perf_parts)
+endif()
+
+fccl_test_folder(unit 60)
+if(TARGET fccl-unit-tests AND TARGET fccl_perf_parts)
+  target_link_libraries(fccl-unit-tests PRIVATE fccl_perf_parts)
+endif()
+fccl_test_folder(multi 120)
+fccl_test_folder(stress 240)
+if(fccl_have_cuda)
+  find_package(CUDAToolkit REQUIRED)
+  fccl_test_folder(gpu 120)
+endif()
+
+# Programs in C that see what a user sees: fccl.h as C99, and libfccl.so.
+file(GLOB sources CONFIGURE_DEPENDS tests/abi/*.c)
+foreach(source ${sources})
+  get_filename_component(name ${source} NAME_WE)
+  add_executable(fccl-abi-${name} ${source})
+  target_compile_options(fccl-abi-${name} PRIVATE -Wall -Wextra -pedantic -Werror)
+  target_link_libraries(fccl-abi-${name} PRIVATE fccl Threads::Threads)
+  add_test(NAME "abi/${name}" COMMAND fccl-abi-${name})
+  set_tests_properties("abi/${name}" PROPERTIES LABELS unit TIMEOUT 60)
+endforeach()
+
+# What libfccl.so exports and needs. A sanitizer adds libraries of its own.
+add_test(NAME "abi/exported symbols" COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:fccl> -DTOOL=${CMAKE_NM}
+                                              -P ${CMAKE_SOURCE_DIR}/cmake/CheckExports.cmake)
+set_tests_properties("abi/exported symbols" PROPERTIES LABELS unit TIMEOUT 60)
+if(NOT FCCL_SANITIZE)
+  add_test(NAME "abi/needed libraries" COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:fccl> -DTOOL=${CMAKE_READELF}
+                                                -P ${CMAKE_SOURCE_DIR}/cmake/CheckNeeded.cmake)
+  set_tests_properties("abi/needed libraries" PROPERTIES LABELS unit TIMEOUT 60)
+endif()
+
+# Programs of tests/mpi run under mpirun. Open MPI itself is not clean under the sanitizers.
+if(TARGET fccl_mpi AND NOT FCCL_SANITIZE)
+  file(GLOB sources CONFIGURE_DEPENDS tests/mpi/*.cc)
+  foreach(source ${sources})
+    get_filename_component(name ${source} NAME_WE)
+    add_executable(fccl-mpi-${name} ${source})
+    target_link_libraries(fccl-mpi-${name} PRIVATE fccl_internal fccl fccl_mpi)
+    add_test(NAME "mpi/${name}" COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe -np 4 $<TARGET_FILE:fccl-mpi-${name}>)
+    set_tests_properties("mpi/${name}" PROPERTIES LABELS multi TIMEOUT 120 PROCESSORS 2
+                         ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+  endforeach()
+endif()

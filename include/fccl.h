@@ -1,0 +1,278 @@
+/* FCCL: fused collective communication for tensor-parallel LLM inference.
+ *
+ * Plain C99, no CUDA headers needed. Conventions are NCCL's: every call returns a result, the values of results, data
+ * types and reduction operators are NCCL's numbers, and a stream is the type that CUDA calls cudaStream_t.
+ *
+ * Devices. A communicator runs on one kind of device. This version has FCCL_DEVICE_HOST: ranks are processes or threads
+ * of one machine, buffers are ordinary memory, the stream argument is NULL, and a call returns when the result is there.
+ *
+ * Threads. One rank is driven by one thread at a time: two threads may not be inside collectives of the same communicator
+ * at once. fcclCommAbort, fcclCommGetAsyncError and fcclGetLastError may be called from any thread at any time.
+ *
+ * Order. All ranks of a communicator issue the same collectives in the same order with the same shapes. With
+ * FCCL_CHECK=1 (or checkCalls in the configuration) a disagreement is fcclInvalidUsage on every rank, with both calls in
+ * fcclGetLastError; without it a disagreement ends at the time limit.
+ *
+ * Errors. Arguments are checked before anything moves. fcclGetLastError gives a sentence that names the argument, its
+ * value and what was expected. */
+#ifndef FCCL_H_
+#define FCCL_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define FCCL_MAJOR 0
+#define FCCL_MINOR 1
+#define FCCL_PATCH 0
+#define FCCL_VERSION(major, minor, patch) ((major) * 10000 + (minor) * 100 + (patch))
+#define FCCL_VERSION_CODE FCCL_VERSION(FCCL_MAJOR, FCCL_MINOR, FCCL_PATCH)
+
+#if defined(__GNUC__)
+#define FCCL_API __attribute__((visibility("default")))
+#else
+#define FCCL_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Types ---------------------------------------------------------------------------------------------------- */
+
+typedef struct fcclComm* fcclComm_t;
+typedef struct fcclWindow* fcclWindow_t;
+
+/* The same type as cudaStream_t. NULL on a HOST communicator. */
+typedef struct CUstream_st* fcclStream_t;
+
+/* Names the group that is to be formed: the address of rank 0's listener and a random secret. */
+#define FCCL_UNIQUE_ID_BYTES 128
+typedef struct {
+  char internal[FCCL_UNIQUE_ID_BYTES];
+} fcclUniqueId;
+
+typedef enum {
+  fcclSuccess = 0,
+  fcclUnhandledCudaError = 1, /* a CUDA call failed */
+  fcclSystemError = 2,        /* the operating system refused something, or a time limit passed during start-up */
+  fcclInternalError = 3,      /* a fault of FCCL itself */
+  fcclInvalidArgument = 4,    /* one argument is wrong by itself; nothing has been moved */
+  fcclInvalidUsage = 5,       /* the call does not fit the calls before it or those of the other ranks */
+  fcclRemoteError = 6,        /* another rank died, aborted, or did not arrive within the time limit */
+  fcclInProgress = 7
+} fcclResult_t;
+
+typedef enum {
+  fcclInt8 = 0,
+  fcclChar = 0,
+  fcclUint8 = 1,
+  fcclInt32 = 2,
+  fcclInt = 2,
+  fcclUint32 = 3,
+  fcclInt64 = 4,
+  fcclUint64 = 5,
+  fcclFloat16 = 6,
+  fcclHalf = 6,
+  fcclFloat32 = 7,
+  fcclFloat = 7,
+  fcclFloat64 = 8,
+  fcclDouble = 8,
+  fcclBfloat16 = 9
+} fcclDataType_t;
+
+typedef enum { fcclSum = 0, fcclProd = 1, fcclMax = 2, fcclMin = 3, fcclAvg = 4 } fcclRedOp_t;
+
+/* The numbers are TensorRT-LLM's AllReduceStrategyType, so that its users can pass theirs through. */
+typedef enum {
+  fcclStrategyMinLatency = 1, /* ONESHOT for few bytes, TWOSHOT above */
+  fcclStrategyUb = 2,         /* user buffers: peers read the registered window itself, nothing is staged */
+  fcclStrategyAuto = 3,       /* FCCL chooses */
+  fcclStrategyOneshot = 4,    /* every rank gets every rank's data and reduces all of it */
+  fcclStrategyTwoshot = 5     /* every rank reduces its share, then the shares are gathered */
+} fcclStrategy_t;
+
+/* What happens to the reduced rows, in this order; s, r, n as defined at fcclAllReduceFused. */
+typedef enum {
+  fcclPatternAllReduce = 0,                     /* reducedOut = s */
+  fcclPatternRmsNorm = 1,                       /* normOut = norm(s) */
+  fcclPatternResidualRmsNorm = 2,               /* residualOut = r, normOut = n */
+  fcclPatternResidualRmsNormQuantFp8 = 3,       /* residualOut, quantOut = e4m3 of n */
+  fcclPatternResidualRmsNormOutQuantFp8 = 4,    /* residualOut, normOut, quantOut */
+  fcclPatternResidualRmsNormQuantNvfp4 = 5,     /* residualOut, quantOut = e2m1 of n, scaleOut */
+  fcclPatternResidualRmsNormOutQuantNvfp4 = 6   /* residualOut, normOut, quantOut, scaleOut */
+} fcclFusionPattern_t;
+
+/* Where the scale of block k (16 columns) of row m stands in scaleOut; K = hidden / 16, KT = ceil(K / 4). */
+typedef enum {
+  fcclScaleSwizzled128x4 = 0, /* (m/128)*KT*512 + (k/4)*512 + (m%32)*16 + ((m%128)/32)*4 + k%4; rows padded to 128 */
+  fcclScaleSwizzled8x4 = 1,   /* (m/8)*KT*32 + (k/4)*32 + (m%8)*4 + k%4; rows padded to 8 */
+  fcclScaleLinear = 2         /* m*K + k; no padding */
+} fcclScaleLayout_t;
+
+typedef enum {
+  fcclDeviceAuto = 0, /* HOST in this version */
+  fcclDeviceHost = 1
+} fcclDeviceType_t;
+
+/* Where ranks of different processes find their common memory. Threads of one process always use plain memory. */
+typedef enum {
+  fcclSharedMemoryAuto = 0, /* memfd, else POSIX */
+  fcclSharedMemoryMemfd = 1, /* anonymous memory, its descriptor passed over an abstract Unix socket */
+  fcclSharedMemoryPosix = 2 /* a file in /dev/shm, unlinked as soon as all ranks have it */
+} fcclSharedMemory_t;
+
+/* ---- Configuration -------------------------------------------------------------------------------------------- */
+
+#define FCCL_CONFIG_MAGIC 0xfcc1c0deu
+#define FCCL_CONFIG_VERSION 1u
+#define FCCL_CONFIG_UNDEF_INT (-1)
+
+/* Start from FCCL_CONFIG_INITIALIZER and change fields. An environment variable, where set, wins over the field.
+ * Fields marked (all) must have the same value on every rank; a difference fails the initialisation on every rank. */
+typedef struct {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  int deviceType;     /* fcclDeviceType_t (all) */
+  int strategy;       /* fcclStrategy_t that stands for AUTO; FCCL_STRATEGY (all) */
+  int checkCalls;     /* 1: compare the calls of all ranks; FCCL_CHECK (all) */
+  int timeoutMs;      /* a collective that waits longer for a rank fails with fcclRemoteError; 0: never; FCCL_TIMEOUT_MS */
+  int initTimeoutMs;  /* the same for initialisation; FCCL_INIT_TIMEOUT_MS */
+  int sharedMemory;   /* fcclSharedMemory_t; FCCL_SHARED_MEMORY=auto|memfd|posix (all) */
+  int bindCores;      /* 1: bind the calling thread to a core of its own, chosen by hwloc; FCCL_BIND_CORES */
+  int slotBytes;      /* bytes of one staging slot; each rank holds 8 of them; FCCL_SLOT_BYTES (all) */
+  const char* netName; /* network interface of the rendezvous; FCCL_SOCKET_IFNAME */
+} fcclConfig_t;
+
+#define FCCL_CONFIG_INITIALIZER                                                                                    \
+  {                                                                                                                \
+    sizeof(fcclConfig_t), FCCL_CONFIG_MAGIC, FCCL_CONFIG_VERSION, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT,    \
+        FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT,                \
+        FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, NULL                                                         \
+  }
+
+/* ---- Lifecycle ------------------------------------------------------------------------------------------------ */
+
+FCCL_API fcclResult_t fcclGetVersion(int* version);
+
+/* Called by one rank, which then hands the id to all others. Opens a listener that the first rank-0 fcclCommInit of this
+ * process with this id takes over; that call must come from this process. One id serves one communicator. */
+FCCL_API fcclResult_t fcclGetUniqueId(fcclUniqueId* id);
+
+/* Collective over nranks ranks; returns when all have arrived, or after the time limit with the missing ranks named.
+ * config may be NULL. *comm is NULL after an error. */
+FCCL_API fcclResult_t fcclCommInit(fcclComm_t* comm, int nranks, fcclUniqueId id, int rank, const fcclConfig_t* config);
+
+/* All ranks in one process: comms[0..nranks-1]. The caller then drives each from a thread of its own. */
+FCCL_API fcclResult_t fcclCommInitAll(fcclComm_t* comms, int nranks, const fcclConfig_t* config);
+
+/* Collective over comm. Ranks with the same color form a new communicator, ordered by key, then by old rank. A rank with
+ * FCCL_SPLIT_NOCOLOR takes part in the call and gets NULL. config NULL: as the parent. */
+#define FCCL_SPLIT_NOCOLOR (-1)
+FCCL_API fcclResult_t fcclCommSplit(fcclComm_t comm, int color, int key, fcclComm_t* newComm, const fcclConfig_t* config);
+
+/* Ends the use of comm: later collectives are fcclInvalidUsage. fcclCommDestroy includes it. */
+FCCL_API fcclResult_t fcclCommFinalize(fcclComm_t comm);
+
+/* Gives everything back. Local: does not wait for other ranks, dead or alive. No call may be under way on comm. */
+FCCL_API fcclResult_t fcclCommDestroy(fcclComm_t comm);
+
+/* As destroy, but first makes calls of this rank that are under way return (fcclInvalidUsage) and tells the peers, whose
+ * calls return fcclRemoteError naming this rank. May be called from any thread; comm may not be used afterwards. */
+FCCL_API fcclResult_t fcclCommAbort(fcclComm_t comm);
+
+/* *asyncError: fcclSuccess, or the error that has ended the use of comm. */
+FCCL_API fcclResult_t fcclCommGetAsyncError(fcclComm_t comm, fcclResult_t* asyncError);
+
+FCCL_API fcclResult_t fcclCommCount(fcclComm_t comm, int* count);
+FCCL_API fcclResult_t fcclCommUserRank(fcclComm_t comm, int* rank);
+/* *device: -1 on a HOST communicator. */
+FCCL_API fcclResult_t fcclCommDevice(fcclComm_t comm, int* device);
+
+FCCL_API const char* fcclGetErrorString(fcclResult_t result);
+
+/* The sentence of the last error of comm, or with NULL of the last error of the calling thread. Never NULL. Valid until
+ * the calling thread's next call of this function. */
+FCCL_API const char* fcclGetLastError(fcclComm_t comm);
+
+/* ---- Collectives ---------------------------------------------------------------------------------------------- */
+
+/* recvbuff[i] = op over ranks of sendbuff[i]. sendbuff == recvbuff is in place; other overlap is refused. count 0 is
+ * fine, with NULL pointers.
+ * Arithmetic: fp16, bf16 and fp32 are combined in fp32 in rank order and rounded once; a sum is never -0. fp64 and integers
+ * are combined in their own type, integers wrap around. Min and max return NaN where any rank has NaN. Avg is the sum
+ * divided by the number of ranks before the rounding (integers: truncated towards zero). */
+FCCL_API fcclResult_t fcclAllReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDataType_t datatype,
+                                    fcclRedOp_t op, fcclComm_t comm, fcclStream_t stream);
+
+#define FCCL_FUSED_ARGS_MAGIC 0xfcc1f05eu
+#define FCCL_FUSED_ARGS_VERSION 1u
+#define FCCL_DTYPE_SAME (-1)
+
+/* Arguments of fcclAllReduceFused. Start from FCCL_FUSED_ARGS_INITIALIZER; pointers that the pattern does not use stay
+ * NULL. residual, weight and scales are the same on every rank. Allowed aliases, each exactly equal: residualOut ==
+ * residual, reducedOut == input, normOut == input (the last two not together). Any other overlap of an output is refused. */
+typedef struct {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  fcclFusionPattern_t pattern;
+  fcclDataType_t dtype;          /* fp32, fp16 or bf16: input, residual, reducedOut, residualOut, normOut */
+  int64_t tokens;                /* rows, >= 0 */
+  int64_t hidden;                /* columns, > 0; a multiple of 16 for NVFP4 */
+  const void* input;             /* [tokens, hidden] of this rank's partial sums */
+  const void* residual;          /* [tokens, hidden] */
+  const void* weight;            /* [hidden] of weightDtype */
+  int weightDtype;               /* fcclFloat32, dtype, or FCCL_DTYPE_SAME for dtype */
+  float weightBias;              /* 0, or 1 for norms that multiply by 1 + weight */
+  float eps;                     /* finite, >= 0 */
+  void* reducedOut;              /* [tokens, hidden]; optional in all patterns but ALL_REDUCE */
+  void* residualOut;             /* [tokens, hidden] */
+  void* normOut;                 /* [tokens, hidden] */
+  void* quantOut;                /* FP8: [tokens, hidden] bytes. NVFP4: [tokens, hidden / 2], element 2i in the low nibble */
+  void* scaleOut;                /* NVFP4: fcclQuantScaleBytes bytes, padding written as zero */
+  const float* fp8DequantScale;  /* one value; quantOut = e4m3(n / *fp8DequantScale) */
+  const float* nvfp4GlobalScale; /* one value g; block scale = e4m3(g * amax / 6), element = e2m1(n * g / block scale) */
+  fcclScaleLayout_t scaleLayout;
+  fcclStrategy_t strategy;
+} fcclFusedArgs_t;
+
+#define FCCL_FUSED_ARGS_INITIALIZER                                                                                \
+  {                                                                                                                \
+    sizeof(fcclFusedArgs_t), FCCL_FUSED_ARGS_MAGIC, FCCL_FUSED_ARGS_VERSION, fcclPatternAllReduce, fcclBfloat16,   \
+        0, 0, NULL, NULL, NULL, FCCL_DTYPE_SAME, 0.0f, 1e-5f, NULL, NULL, NULL, NULL, NULL, NULL, NULL,            \
+        fcclScaleSwizzled128x4, fcclStrategyAuto                                                                   \
+  }
+
+/* All-reduce and what follows it in a transformer layer, row by row, in one pass:
+ *   s = round(sum of input over ranks)      fp32, rank order, rounded once to dtype; reducedOut
+ *   r = round(s + residual)                 residualOut (patterns without residual: r = s)
+ *   n = round(r * 1/sqrt(mean(r^2) + eps) * (weightBias + weight))      normOut
+ *   quantOut, scaleOut from the rounded n
+ * Every rank gets the same bits, and a row's bits do not depend on the other rows, on the number of tokens or on the
+ * strategy. tokens 0 is fine, with NULL pointers. */
+FCCL_API fcclResult_t fcclAllReduceFused(const fcclFusedArgs_t* args, fcclComm_t comm, fcclStream_t stream);
+
+/* *bytes: the exact size of scaleOut (0 for patterns without block scales). */
+FCCL_API fcclResult_t fcclQuantScaleBytes(int64_t tokens, int64_t hidden, fcclFusionPattern_t pattern,
+                                          fcclScaleLayout_t layout, size_t* bytes);
+
+/* ---- User buffers --------------------------------------------------------------------------------------------- */
+
+/* Memory that can be registered as a window, 64-byte aligned and zeroed. */
+FCCL_API fcclResult_t fcclMemAlloc(void** ptr, size_t size);
+FCCL_API fcclResult_t fcclMemFree(void* ptr);
+
+/* Collective. Makes [buff, buff + size), which must lie inside one fcclMemAlloc block, readable and writable by all ranks;
+ * size is the same on all ranks. A collective whose buffers lie in windows, at the same offsets on every rank, moves
+ * data without staging. Either all ranks pass window memory or none does. */
+FCCL_API fcclResult_t fcclCommWindowRegister(fcclComm_t comm, void* buff, size_t size, fcclWindow_t* window, int flags);
+
+/* Collective over comm: no peer uses the window any more when it returns. */
+FCCL_API fcclResult_t fcclCommWindowDeregister(fcclComm_t comm, fcclWindow_t window);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* FCCL_H_ */

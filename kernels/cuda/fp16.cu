@@ -1,0 +1,10 @@
+#include "kernels/cuda/kernels.cuh"
+
+namespace fccl::cuda {
+
+cudaError_t launchFp16(Protocol protocol, const CudaWorld& world, const RowArgs& rows, const LaunchShape& shape,
+                     cudaStream_t stream) {
+  return launchType<Fp16>(protocol, world, rows, shape, stream);
+}
+
+}  // namespace fccl::cuda

@@ -1,0 +1,11 @@
+#include "kernels/host/float_kernels.h"
+#include "kernels/host/kernel_tables.h"
+#include "kernels/host/simd_avx2.h"
+
+namespace fccl::host {
+
+Kernel bf16KernelAvx2(Protocol protocol, Wire wire, bool norm, int ranks) {
+  return findFloatKernel<Bf16, Avx2>(protocol, wire, norm, ranks);
+}
+
+}  // namespace fccl::host

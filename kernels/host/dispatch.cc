@@ -1,0 +1,93 @@
+#include "kernels/host/host_kernels.h"
+#include "kernels/host/kernel_tables.h"
+
+namespace fccl::host {
+namespace {
+
+using FloatLookup = Kernel (*)(Protocol protocol, Wire wire, bool norm, int ranks);
+
+FloatLookup floatLookup(Simd simd, fcclDataType_t dtype) {
+  const int type = dtype == fcclFloat32 ? 0 : dtype == fcclBfloat16 ? 1 : 2;
+#if defined(__x86_64__)
+  static constexpr FloatLookup kTable[3][3] = {{fp32KernelGeneric, bf16KernelGeneric, fp16KernelGeneric},
+                                               {fp32KernelAvx2, bf16KernelAvx2, fp16KernelAvx2},
+                                               {fp32KernelAvx512, bf16KernelAvx512, fp16KernelAvx512}};
+  return kTable[static_cast<int>(simd)][type];
+#else
+  (void)simd;
+  static constexpr FloatLookup kTable[3] = {fp32KernelGeneric, bf16KernelGeneric, fp16KernelGeneric};
+  return kTable[type];
+#endif
+}
+
+}  // namespace
+
+bool simdAvailable(Simd simd) {
+#if defined(__x86_64__)
+  switch (simd) {
+    case Simd::kGeneric: return true;
+    case Simd::kAvx2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    case Simd::kAvx512:
+      return simdAvailable(Simd::kAvx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
+  }
+  return false;
+#else
+  return simd == Simd::kGeneric;
+#endif
+}
+
+Simd bestSimd() {
+  if (simdAvailable(Simd::kAvx512)) return Simd::kAvx512;
+  return simdAvailable(Simd::kAvx2) ? Simd::kAvx2 : Simd::kGeneric;
+}
+
+const char* simdName(Simd simd) {
+  switch (simd) {
+    case Simd::kGeneric: return "generic";
+    case Simd::kAvx2: return "avx2";
+    case Simd::kAvx512: return "avx512";
+  }
+  return "?";
+}
+
+Kernel findKernel(Simd simd, Protocol protocol, Wire wire, fcclDataType_t dtype, fcclRedOp_t op, bool norm, int ranks) {
+  const bool smallFloat = dtype == fcclFloat32 || dtype == fcclFloat16 || dtype == fcclBfloat16;
+  if (smallFloat && op == fcclSum) return floatLookup(simd, dtype)(protocol, wire, norm, ranks);
+  if (norm || wire == Wire::kLamport) return nullptr;
+  return reduceKernel(protocol);
+}
+
+size_t dtypeBytes(fcclDataType_t dtype) {
+  switch (dtype) {
+    case fcclInt8:
+    case fcclUint8: return 1;
+    case fcclFloat16:
+    case fcclBfloat16: return 2;
+    case fcclInt32:
+    case fcclUint32:
+    case fcclFloat32: return 4;
+    case fcclInt64:
+    case fcclUint64:
+    case fcclFloat64: return 8;
+  }
+  return 0;
+}
+
+const char* dtypeName(fcclDataType_t dtype) {
+  switch (dtype) {
+    case fcclInt8: return "int8";
+    case fcclUint8: return "uint8";
+    case fcclInt32: return "int32";
+    case fcclUint32: return "uint32";
+    case fcclInt64: return "int64";
+    case fcclUint64: return "uint64";
+    case fcclFloat16: return "fp16";
+    case fcclFloat32: return "fp32";
+    case fcclFloat64: return "fp64";
+    case fcclBfloat16: return "bf16";
+  }
+  return "unknown";
+}
+
+}  // namespace fccl::host

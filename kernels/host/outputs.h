@@ -1,0 +1,134 @@
+// Where the outputs of a row go: to the caller; to the caller and the peers; to everybody's window.
+#pragma once
+
+#include "kernels/formats.h"
+#include "kernels/host/cutter.h"
+#include "kernels/host/packs.h"
+
+namespace fccl::host {
+namespace {
+
+FCCL_TEAM_FN char* rowStart(void* base, int64_t row, int64_t rowBytes) {
+  return base == nullptr ? nullptr : static_cast<char*>(base) + row * rowBytes;
+}
+
+// Bytes of a row of quantOut.
+FCCL_TEAM_FN int64_t quantRowBytes(const RowArgs& a) { return a.quant == QuantKind::kFp8 ? a.cols : a.cols / 2; }
+
+// The caller's outputs, and with a gather slot (TWOSHOT, wire kFlags) that too, from where the other ranks copy them.
+template <class P>
+class RowOutputs {
+ public:
+  using Rounded = typename P::Rounded;
+
+  FCCL_TEAM_FN RowOutputs(const RowArgs& a, int64_t row, const Shape& shape, const GatheredRow& staged)
+      : a_(a),
+        row_(row),
+        reduced_(rowStart(a.reducedOut, row, a.cols * static_cast<int64_t>(P::D::kBytes))),
+        residual_(rowStart(a.residualOut, row, a.cols * static_cast<int64_t>(P::D::kBytes))),
+        norm_(rowStart(a.normOut, row, a.cols * static_cast<int64_t>(P::D::kBytes))),
+        quant_(a.quantOut + row * quantRowBytes(a)),
+        staged_(staged),
+        stream_(shape.streamOutput),
+        streamStaging_(shape.streamStaging) {}
+
+  template <class Pack>
+  FCCL_TEAM_FN void sum(Pack p, Rounded s) {
+    if (reduced_ != nullptr) put(reduced_, staged_.reduced, p, s.narrow());
+  }
+  template <class Pack>
+  FCCL_TEAM_FN void residual(Pack p, Rounded r) {
+    put(residual_, staged_.residual, p, r.narrow());
+  }
+  template <class Pack>
+  FCCL_TEAM_FN void norm(Pack p, Rounded n) {
+    put(norm_, staged_.norm, p, n.narrow());
+  }
+  // Quantized bytes are written to quantAt(offset) and then announced.
+  FCCL_TEAM_FN uint8_t* quantAt(int64_t offset) { return quant_ + offset; }
+  FCCL_TEAM_FN void quantWritten(int64_t offset, int bytes) {
+    if (staged_.quant != nullptr) __builtin_memcpy(staged_.quant + offset, quant_ + offset, static_cast<size_t>(bytes));
+  }
+  FCCL_TEAM_FN void scale(int64_t block, uint8_t byte) {
+    a_.scaleOut[scaleOffset(a_.scaleLayout, row_, block, a_.cols / kNvfp4Block)] = byte;
+    if (staged_.scale != nullptr) staged_.scale[block] = static_cast<char>(byte);
+  }
+  FCCL_TEAM_FN RowOutputs& rest() { return *this; }
+
+ private:
+  template <class Pack>
+  FCCL_TEAM_FN void put(char* user, char* staged, Pack p, typename P::Raw raw) {
+    P::store(user, p, raw, stream_);
+    if (staged != nullptr) P::store(staged, WholePack{p.index}, raw, streamStaging_);
+  }
+
+  const RowArgs& a_;
+  int64_t row_;
+  char* reduced_;
+  char* residual_;
+  char* norm_;
+  uint8_t* quant_;
+  GatheredRow staged_;
+  bool stream_;
+  bool streamStaging_;
+};
+
+// TWOSHOT, wire kLamport: the sum also goes to the peers, who do the epilogue themselves.
+template <class P, class Send>
+class PushedOutputs : public RowOutputs<P> {
+ public:
+  FCCL_TEAM_FN PushedOutputs(const RowArgs& a, int64_t row, const Shape& shape, Send& out)
+      : RowOutputs<P>(a, row, shape, GatheredRow{}), out_(out) {}
+
+  template <class Pack>
+  FCCL_TEAM_FN void sum(Pack p, typename P::Rounded s) {
+    RowOutputs<P>::sum(p, s);
+    out_.put(p, s.narrow());
+  }
+
+ private:
+  Send& out_;
+};
+
+// UB: the sum goes into every rank's output window.
+template <class P>
+class WindowOutputs {
+ public:
+  FCCL_TEAM_FN WindowOutputs(const RowArgs& a, const ptrdiff_t* deltas, int ranks, bool stream)
+      : row_(static_cast<char*>(a.reducedOut)), deltas_(deltas), ranks_(ranks), stream_(stream) {}
+
+  template <class Pack>
+  FCCL_TEAM_FN void sum(Pack p, typename P::Rounded s) {
+    for (int r = 0; r < ranks_; r++) P::store(row_ + deltas_[r], p, s.narrow(), stream_);
+  }
+  template <class Pack>
+  FCCL_TEAM_FN void residual(Pack, typename P::Rounded) {}
+
+ private:
+  char* row_;
+  const ptrdiff_t* deltas_;
+  int ranks_;
+  bool stream_;
+};
+
+// The columns of `part` of one gathered row, from a slot to the caller's outputs.
+inline void copyRow(const RowArgs& a, const Chunk& part, int64_t r, size_t elementBytes, const GatheredRow& from) {
+  const int64_t row = part.row0 + r;
+  const auto bytes = static_cast<int64_t>(elementBytes);
+  const auto copy = [](char* to, const char* source, int64_t offset, int64_t n) {
+    if (to != nullptr) __builtin_memcpy(to + offset, source + offset, static_cast<size_t>(n));
+  };
+  copy(rowStart(a.reducedOut, row, a.cols * bytes), from.reduced, part.col0 * bytes, part.cols * bytes);
+  copy(rowStart(a.residualOut, row, a.cols * bytes), from.residual, 0, a.cols * bytes);
+  copy(rowStart(a.normOut, row, a.cols * bytes), from.norm, 0, a.cols * bytes);
+  if (a.quant != QuantKind::kNone) {
+    __builtin_memcpy(a.quantOut + row * quantRowBytes(a), from.quant, static_cast<size_t>(quantRowBytes(a)));
+  }
+  if (a.quant == QuantKind::kNvfp4) {
+    const int64_t K = a.cols / kNvfp4Block;
+    for (int64_t k = 0; k < K; k++) a.scaleOut[scaleOffset(a.scaleLayout, row, k, K)] = static_cast<uint8_t>(from.scale[k]);
+  }
+}
+
+}  // namespace
+}  // namespace fccl::host

@@ -1,0 +1,198 @@
+#include "lib/communicator.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "lib/call_words.h"
+#include "lib/float_mode.h"
+#include "tuner/strategies.h"
+
+namespace fccl {
+namespace {
+
+constexpr uintptr_t kStreamAlignment = 64;
+
+bool outputsAligned(const CheckedCall& call) {
+  const RowArgs& rows = call.call.rows;
+  const auto rowBytes = static_cast<uintptr_t>(rows.cols) * host::dtypeBytes(call.call.dtype);
+  const auto quantRowBytes = static_cast<uintptr_t>(rows.quant == QuantKind::kNvfp4 ? rows.cols / 2
+                                                    : rows.quant == QuantKind::kFp8 ? rows.cols
+                                                                                    : 0);
+  const auto at = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
+  return ((rowBytes | quantRowBytes | at(rows.reducedOut) | at(rows.residualOut) | at(rows.normOut) |
+           at(rows.quantOut)) %
+          kStreamAlignment) == 0;
+}
+
+uint64_t placeIn(const fcclWindow* window, const void* start) {
+  if (window == nullptr) return 0;
+  const auto offset = static_cast<uint64_t>(static_cast<const char*>(start) - window->start);
+  return (uint64_t{window->number} + 1) << 48 | offset;
+}
+
+// For tests: the plan over another wire, where there is such a one.
+Plan withWire(const Plan& plan, const Query& query, const Facts& facts, host::Wire wire) {
+  Plan other;
+  if (plan.protocol == host::Protocol::kOneshot) other = planOneshot(query, facts, wire);
+  if (plan.protocol == host::Protocol::kTwoshot) other = planTwoshot(query, facts, wire);
+  return other.kernel != nullptr ? other : plan;
+}
+
+size_t dataBytes(const CheckedCall& call) {
+  return static_cast<size_t>(call.call.rows.rows) * static_cast<size_t>(call.call.rows.cols) *
+         host::dtypeBytes(call.call.dtype);
+}
+
+}  // namespace
+
+Communicator::Communicator(int rank, int ranks, const Options& options) : options_(options) {
+  world_.rank = rank;
+  world_.ranks = ranks;
+}
+
+Status Communicator::usable() const {
+  // Acquire: pairs with the release of whoever changed the state, so that its sentence is there. Free on x86.
+  switch (state_.load(std::memory_order_acquire)) {
+    case kUsable: return {};
+    case kFailed: return failure_.get();
+    default: return failure(fcclInvalidUsage, "The communicator has been finalized; no collective may follow.");
+  }
+}
+
+Status Communicator::failed() const {
+  // Acquire: as in usable().
+  return state_.load(std::memory_order_acquire) == kFailed ? failure_.get() : Status();
+}
+
+void Communicator::finalize() {
+  int expected = kUsable;
+  // Release: nothing is published with this state; the order costs nothing here.
+  state_.compare_exchange_strong(expected, kFinalized, std::memory_order_release);
+}
+
+void Communicator::abort() {
+  // Release: what this rank has staged before is complete for a peer that acquires the reason.
+  world_.control(world_.rank).ended.value.store(host::kAborted, std::memory_order_release);
+  bootstrap_->abort();
+}
+
+Status Communicator::run(CheckedCall& call) {
+  if (state_.load(std::memory_order_acquire) != kUsable) return usable();
+  const Plan* plan = nullptr;
+  if (!call.empty()) {
+    const Query query = queryOf(call);
+    const PlanKey key = PlanKey::of(query, call.strategy);
+    plan = plans_.find(key);
+    if (plan == nullptr) {
+      FCCL_TRY_ASSIGN(plan, makePlan(key, query, call.strategy));
+    }
+  }
+
+  const DefaultFloatMode floatMode;
+  // Relaxed: read by peers for error texts only.
+  world_.control(world_.rank).calls.value.store(world_.callSequence + 1, std::memory_order_relaxed);
+  const Status same = options_.checkCalls ? compareCalls(call) : Status();
+  world_.callSequence++;
+  if (!same.ok()) return same;
+  if (plan == nullptr) return {};
+
+  call.call.shape = plan->shape;
+  plan->kernel(world_, call.call);
+  if (world_.failure.kind != host::FailureKind::kNone) return fail(call);
+  return {};
+}
+
+Query Communicator::queryOf(CheckedCall& call) const {
+  const RowArgs& rows = call.call.rows;
+  Query query;
+  query.dtype = call.call.dtype;
+  query.op = call.call.op;
+  query.norm = call.norm();
+  query.outputsAligned = outputsAligned(call);
+  query.rows = rows.rows;
+  query.cols = rows.cols;
+  if (windows_.empty()) return query;
+
+  const size_t bytes = dataBytes(call);
+  // With a norm every rank reads the peers' inputs row by row while it writes its outputs, so none may stand in an
+  // input.
+  const bool inPlace = query.norm && (rows.reducedOut == rows.input || rows.normOut == rows.input);
+  const fcclWindow* input = inPlace ? nullptr : windows_.find(rows.input, bytes);
+  if (input != nullptr) {
+    query.inputInWindow = true;
+    call.call.windows.input = input->deltas.data();
+  }
+  const fcclWindow* output = query.norm ? nullptr : windows_.find(rows.reducedOut, bytes);
+  if (output != nullptr) {
+    query.outputInWindow = true;
+    call.call.windows.reducedOut = output->deltas.data();
+  }
+  return query;
+}
+
+Result<const Plan*> Communicator::makePlan(const PlanKey& key, const Query& query, fcclStrategy_t strategy) {
+  const StrategyRow* row = nullptr;
+  if (strategy != fcclStrategyAuto) {
+    row = findStrategy(strategy);
+    if (const Reason reason = row->eligible(query, facts_); !reason.empty()) {
+      return failure(fcclInvalidArgument, "strategy {} cannot do this call: {}", row->name, reason);
+    }
+  } else if (options_.strategy != fcclStrategyAuto) {
+    row = findStrategy(options_.strategy);
+    if (const Reason reason = row->eligible(query, facts_); !reason.empty()) {
+      FCCL_INFO("{} rows x {} columns: AUTO does not stand for {} here: {}", query.rows, query.cols, row->name, reason);
+      row = nullptr;
+    }
+  }
+  if (row == nullptr) row = &chooseStrategy(query, facts_);
+  Plan plan = row->plan(query, facts_);
+  if (world_.hooks != nullptr && world_.hooks->forceWire) {
+    plan = withWire(plan, query, facts_, static_cast<host::Wire>(world_.hooks->wire));
+  }
+  if (plan.kernel == nullptr) {
+    return failure(fcclInternalError, "{} has no kernel for {} of {} x {}.", row->name, host::dtypeName(query.dtype),
+                   query.rows, query.cols);
+  }
+  FCCL_TRACE("{} rows x {} columns of {}: {}, {} rows x {} columns per chunk", query.rows, query.cols,
+             host::dtypeName(query.dtype), row->name, plan.shape.rowsPerChunk, plan.shape.colsPerChunk);
+  if (world_.rowScratch.size() < plan.rowScratchBytes) world_.rowScratch.resize(plan.rowScratchBytes);
+  return plans_.add(key, plan);
+}
+
+host::CallSignature Communicator::signature(const CheckedCall& call) const {
+  if (call.empty() || windows_.empty()) return signatureOf(call, 0, 0);
+  const RowArgs& rows = call.call.rows;
+  const fcclWindow* input = call.call.windows.input != nullptr ? windows_.find(rows.input, dataBytes(call)) : nullptr;
+  const fcclWindow* output =
+      call.call.windows.reducedOut != nullptr ? windows_.find(rows.reducedOut, dataBytes(call)) : nullptr;
+  return signatureOf(call, placeIn(input, rows.input), placeIn(output, rows.reducedOut));
+}
+
+Status Communicator::compareCalls(const CheckedCall& call) {
+  const host::CallSignature mine = signature(call);
+  host::CallSignature theirs;
+  int other = -1;
+  const bool same = host::compareSignatures(world_, mine, &other, &theirs);
+  if (world_.failure.kind != host::FailureKind::kNone) return fail(call);
+  if (same) return {};
+  const bool otherFirst = other < world_.rank;
+  return failure(fcclInvalidUsage,
+                 "The ranks call different collectives: rank {} calls {}, rank {} calls {}. Nothing has been moved.",
+                 otherFirst ? other : world_.rank, describe(otherFirst ? theirs : mine),
+                 otherFirst ? world_.rank : other, describe(otherFirst ? mine : theirs));
+}
+
+Status Communicator::fail(const CheckedCall& call) {
+  const Status status = describeFailure(world_, describe(signature(call)), firstCall_);
+  // Release: what this rank has staged before is complete for a peer that acquires the reason. Where the communicator
+  // was aborted, that stays the reason.
+  uint32_t running = host::kRunning;
+  world_.control(world_.rank)
+      .ended.value.compare_exchange_strong(running, endedBecauseOf(world_), std::memory_order_release,
+                                           std::memory_order_relaxed);
+  failure_.set(status);
+  // Release: the sentence is there for whoever sees the state.
+  state_.store(kFailed, std::memory_order_release);
+  return status;
+}
+
+}  // namespace fccl

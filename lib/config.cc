@@ -1,0 +1,100 @@
+#include "lib/config.h"
+
+#include <climits>
+
+#include "base/check.h"
+#include "lib/struct_header.h"
+
+namespace fccl {
+namespace {
+
+constexpr int kSlotUnit = 4096;
+constexpr int kMaxSlotBytes = 64 << 20;
+
+// Takes the field `value` over into `target` unless it is undefined.
+template <class T>
+Status takeField(const char* name, int value, int smallest, int largest, T* target) {
+  if (value == FCCL_CONFIG_UNDEF_INT) return {};
+  if (value < smallest || value > largest) {
+    return failure(fcclInvalidArgument, "fcclConfig_t.{} is {}; it must be from {} to {}, or FCCL_CONFIG_UNDEF_INT.",
+                   name, value, smallest, largest);
+  }
+  *target = static_cast<T>(value);
+  return {};
+}
+
+Status takeConfig(const fcclConfig_t& config, Options* options) {
+  FCCL_TRY(checkHeader(config, "fcclConfig_t", "FCCL_CONFIG_INITIALIZER", FCCL_CONFIG_MAGIC, FCCL_CONFIG_VERSION));
+  FCCL_TRY(takeField("deviceType", config.deviceType, fcclDeviceAuto, fcclDeviceHost, &options->deviceType));
+  FCCL_TRY(takeField("strategy", config.strategy, fcclStrategyMinLatency, fcclStrategyTwoshot, &options->strategy));
+  FCCL_TRY(takeField("checkCalls", config.checkCalls, 0, 1, &options->checkCalls));
+  FCCL_TRY(takeField("timeoutMs", config.timeoutMs, 0, INT_MAX, &options->timeoutMs));
+  FCCL_TRY(takeField("initTimeoutMs", config.initTimeoutMs, 0, INT_MAX, &options->initTimeoutMs));
+  FCCL_TRY(takeField("sharedMemory", config.sharedMemory, fcclSharedMemoryAuto, fcclSharedMemoryPosix,
+                     &options->sharedMemory));
+  FCCL_TRY(takeField("bindCores", config.bindCores, 0, 1, &options->bindCores));
+  FCCL_TRY(takeField("slotBytes", config.slotBytes, kSlotUnit, kMaxSlotBytes, &options->slotBytes));
+  if (config.netName != nullptr) options->interface = config.netName;
+  return {};
+}
+
+Status takeEnvironment(const Environment& environment, Options* options) {
+  options->strategy = environment.strategy.value_or(options->strategy);
+  options->checkCalls = environment.checkCalls.value_or(options->checkCalls);
+  options->timeoutMs = environment.timeoutMs.value_or(options->timeoutMs);
+  options->initTimeoutMs = environment.initTimeoutMs.value_or(options->initTimeoutMs);
+  options->sharedMemory = environment.sharedMemory.value_or(options->sharedMemory);
+  options->bindCores = environment.bindCores.value_or(options->bindCores);
+  options->interface = environment.socketIfname.value_or(options->interface);
+  options->rendezvous = environment.commId.value_or(options->rendezvous);
+  if (environment.slotBytes.value_or(kSlotUnit) < kSlotUnit || environment.slotBytes.value_or(0) > kMaxSlotBytes) {
+    return failure(fcclInvalidArgument, "FCCL_SLOT_BYTES is {}; it must be from {} to {}.", *environment.slotBytes,
+                   kSlotUnit, kMaxSlotBytes);
+  }
+  options->slotBytes = environment.slotBytes.value_or(options->slotBytes);
+  return {};
+}
+
+Result<host::Simd> chooseSimd(SimdTarget wanted) {
+  host::Simd simd = host::bestSimd();
+  switch (wanted) {
+    case SimdTarget::kAuto: break;
+    case SimdTarget::kGeneric: simd = host::Simd::kGeneric; break;
+    case SimdTarget::kAvx2: simd = host::Simd::kAvx2; break;
+    case SimdTarget::kAvx512: simd = host::Simd::kAvx512; break;
+  }
+  if (!host::simdAvailable(simd)) {
+    return failure(
+        fcclInvalidArgument,
+        "FCCL_SIMD asks for {}, which this processor (or this build of FCCL) does not have; the best here is {}.",
+        host::simdName(simd), host::simdName(host::bestSimd()));
+  }
+  return simd;
+}
+
+}  // namespace
+
+std::chrono::milliseconds Options::initTimeout() const {
+  if (initTimeoutMs == 0) return std::chrono::hours(24 * 365);
+  return std::chrono::milliseconds(initTimeoutMs);
+}
+
+BootstrapOptions Options::bootstrap() const {
+  BootstrapOptions result;
+  result.timeout = initTimeout();
+  result.interface = interface;
+  result.rendezvous = rendezvous;
+  return result;
+}
+
+Result<Options> resolveOptions(const fcclConfig_t* config, const Environment& environment, const Options& base) {
+  Options options = base;
+  if (config != nullptr) FCCL_TRY(takeConfig(*config, &options));
+  FCCL_TRY(takeEnvironment(environment, &options));
+  options.deviceType = fcclDeviceHost;
+  options.slotBytes = (options.slotBytes + kSlotUnit - 1) / kSlotUnit * kSlotUnit;
+  FCCL_TRY_ASSIGN(options.simd, chooseSimd(environment.simd));
+  return options;
+}
+
+}  // namespace fccl

@@ -1,0 +1,37 @@
+// What a communicator is made with: the caller's fcclConfig_t and the environment, resolved and checked.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "base/environment.h"
+#include "base/status.h"
+#include "kernels/host/host_kernels.h"
+#include "transport/bootstrap.h"
+
+namespace fccl {
+
+struct Options {
+  fcclDeviceType_t deviceType = fcclDeviceHost;
+  fcclStrategy_t strategy = fcclStrategyAuto;  // stands for AUTO
+  bool checkCalls = false;
+  int timeoutMs = 300'000;      // 0: none
+  int initTimeoutMs = 120'000;  // 0: none
+  fcclSharedMemory_t sharedMemory = fcclSharedMemoryAuto;
+  bool bindCores = false;
+  int slotBytes = 256 << 10;
+  std::string interface;
+  std::string rendezvous;
+  host::Simd simd = host::Simd::kGeneric;
+
+  // For every wait of initialisation; a year where there is no limit.
+  std::chrono::milliseconds initTimeout() const;
+  BootstrapOptions bootstrap() const;
+};
+
+// A field that is left undefined keeps its value in `base` (the defaults, or the parent's options in a split); an
+// environment variable wins over the field. `config` may be NULL. fcclInvalidArgument names the field, its value and
+// what it may be.
+Result<Options> resolveOptions(const fcclConfig_t* config, const Environment& environment, const Options& base);
+
+}  // namespace fccl

@@ -1,0 +1,110 @@
+#include "lib/formation.h"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace fccl {
+namespace {
+
+struct Choice {
+  int color;
+  int key;
+};
+
+struct Group {
+  std::vector<int> members;  // old ranks in the order of the new ones
+  int rank = 0;              // this rank's new number
+  int root() const { return members.front(); }
+};
+
+Group groupOf(const std::vector<Choice>& choices, int rank) {
+  const auto at = [&](int r) { return choices[static_cast<size_t>(r)]; };
+  Group group;
+  for (int r = 0; r < static_cast<int>(choices.size()); r++) {
+    if (at(r).color == at(rank).color) group.members.push_back(r);
+  }
+  std::stable_sort(group.members.begin(), group.members.end(), [&](int a, int b) { return at(a).key < at(b).key; });
+  const auto self = std::find(group.members.begin(), group.members.end(), rank);
+  group.rank = static_cast<int>(self - group.members.begin());
+  return group;
+}
+
+Status checkChoice(int color) {
+  if (color >= 0 || color == FCCL_SPLIT_NOCOLOR) return {};
+  return failure(fcclInvalidArgument, "color is {}; it must be >= 0 or FCCL_SPLIT_NOCOLOR ({}).", color,
+                 FCCL_SPLIT_NOCOLOR);
+}
+
+// create() for a thread's main function, from which no exception may leave.
+Result<std::unique_ptr<Communicator>> createOnThread(const fcclUniqueId& id, int rank, int ranks,
+                                                     const Options& options) {
+  try {
+    return Communicator::create(id, rank, ranks, options);
+  } catch (const std::exception& error) {
+    return failure(fcclSystemError, "rank {} could not be made: {}.", rank, error.what());
+  }
+}
+
+}  // namespace
+
+Status checkRanks(int ranks, int rank) {
+  if (ranks < 1 || ranks > host::kMaxRanks) {
+    return failure(fcclInvalidArgument, "nranks is {}; it must be from 1 to {}.", ranks, host::kMaxRanks);
+  }
+  if (rank < 0 || rank >= ranks) {
+    return failure(fcclInvalidArgument, "rank is {}; with nranks {} it must be from 0 to {}.", rank, ranks, ranks - 1);
+  }
+  return {};
+}
+
+Result<std::vector<std::unique_ptr<Communicator>>> formInOneProcess(int ranks, const Options& wish) {
+  Options options = wish;
+  // The threads made here are not those that will drive the ranks.
+  if (options.bindCores)
+    FCCL_WARN("bindCores has no effect in fcclCommInitAll: bind the threads that drive the ranks.");
+  options.bindCores = false;
+  options.rendezvous.clear();
+
+  fcclUniqueId id;
+  FCCL_TRY(Bootstrap::createId(options.bootstrap(), &id));
+  std::vector<std::optional<Result<std::unique_ptr<Communicator>>>> made(static_cast<size_t>(ranks));
+  {
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < ranks; r++) {
+      threads.emplace_back([&, r] { made[static_cast<size_t>(r)] = createOnThread(id, r, ranks, options); });
+    }
+  }
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  for (auto& result : made) {
+    FCCL_TRY(result->status());
+    communicators.push_back(std::move(result->value()));
+  }
+  return communicators;
+}
+
+Result<std::unique_ptr<Communicator>> split(Communicator& parent, int color, int key, const Result<Options>& wish) {
+  Bootstrap& bootstrap = parent.bootstrap();
+  FCCL_TRY(bootstrap.agree(wish.ok() ? checkChoice(color) : wish.status()));
+  Options options = wish.value();
+  // A fixed address serves one group, and there may be several now.
+  options.rendezvous.clear();
+
+  FCCL_TRY_ASSIGN(const std::vector<Choice> choices, bootstrap.exchange(Choice{color, key}));
+  const Group group = groupOf(choices, parent.rank());
+  fcclUniqueId id{};
+  const bool isRoot = color != FCCL_SPLIT_NOCOLOR && group.root() == parent.rank();
+  FCCL_TRY(bootstrap.agree(isRoot ? Bootstrap::createId(options.bootstrap(), &id) : Status()));
+  FCCL_TRY_ASSIGN(const std::vector<fcclUniqueId> ids, bootstrap.exchange(id));
+  if (color == FCCL_SPLIT_NOCOLOR) return std::unique_ptr<Communicator>();
+
+  // From here on the colors have nothing to do with each other.
+  return Communicator::create(ids[static_cast<size_t>(group.root())], group.rank,
+                              static_cast<int>(group.members.size()), options);
+}
+
+}  // namespace fccl

@@ -1,0 +1,50 @@
+// What ranks tell each other before they share memory, and whether it fits together.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+#include "lib/config.h"
+
+namespace fccl {
+
+// One bit per processor that a rank may run on.
+using CoreMask = std::array<uint64_t, 64>;
+
+// Fixed size, no pointers: it travels as bytes.
+struct RankRecord {
+  int32_t version = 0;
+  int32_t deviceType = 0;
+  int32_t strategy = 0;
+  int32_t checkCalls = 0;
+  int32_t sharedMemory = 0;
+  int32_t slotBytes = 0;
+  int32_t simd = 0;
+  uint64_t cacheBytes = 0;        // of the last-level cache; may differ
+  uint64_t coresPerCache = 0;     // may differ
+  std::array<char, 64> bootId{};  // empty where unknown
+  CoreMask cores{};               // empty where unknown; may differ
+};
+
+RankRecord makeRankRecord(const Options& options);
+
+// Everybody has the same records, so everybody comes to the same result: fcclInvalidArgument names the field, two ranks
+// and their values.
+Status agreeOnRecords(std::span<const RankRecord> records);
+
+// How a rank stands among those that may use the same cores.
+struct Neighbours {
+  int index = 0;
+  int count = 1;
+};
+Neighbours sameCores(std::span<const RankRecord> records, int rank);
+
+// Cores that at least one rank may use; at least 1.
+int coresOfAll(std::span<const RankRecord> records);
+
+// A rank's part of the last-level cache, the smallest of all ranks.
+size_t cacheBytesPerRank(std::span<const RankRecord> records);
+
+}  // namespace fccl

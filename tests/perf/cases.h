@@ -1,0 +1,64 @@
+// What fccl-perf measures: one case is one call shape. Names of the enumerations as they stand on the command line and
+// in tables, and the list of cases that the options ask for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fccl.h"
+
+namespace fccl::perf {
+
+struct Case {
+  fcclFusionPattern_t pattern = fcclPatternAllReduce;
+  fcclDataType_t dtype = fcclFloat32;
+  fcclRedOp_t op = fcclSum;
+  fcclStrategy_t strategy = fcclStrategyAuto;
+  int64_t tokens = 1;
+  int64_t hidden = 1;
+  bool windows = false;  // FCCL's buffers are registered windows
+
+  size_t count() const { return static_cast<size_t>(tokens) * static_cast<size_t>(hidden); }
+  size_t bytes() const;
+  bool fused() const { return pattern != fcclPatternAllReduce; }
+};
+
+// Which buffers and steps a pattern has.
+struct PatternTraits {
+  bool residual;
+  bool norm;
+  bool normOut;
+  bool fp8;
+  bool nvfp4;
+};
+PatternTraits traitsOf(fcclFusionPattern_t pattern);
+
+size_t bytesOf(fcclDataType_t dtype);
+bool isSixteenBit(fcclDataType_t dtype);
+
+const char* nameOf(fcclFusionPattern_t pattern);
+const char* nameOf(fcclDataType_t dtype);  // as nccl-tests prints them: "float", "bfloat16"
+const char* nameOf(fcclRedOp_t op);
+const char* nameOf(fcclStrategy_t strategy);
+
+// Throw std::invalid_argument naming the value and what is allowed.
+fcclFusionPattern_t patternOf(std::string_view name);
+fcclDataType_t dtypeOf(std::string_view name);
+fcclRedOp_t opOf(std::string_view name);
+fcclStrategy_t strategyOf(std::string_view name);
+
+// "64", "16K", "1M", "2G"; binary multiples. Throws std::invalid_argument.
+size_t bytesOfText(std::string_view text);
+std::string textOfBytes(size_t bytes);  // "16 KiB"
+
+const std::vector<fcclFusionPattern_t>& allPatterns();
+
+// "plain float sum 16 KiB", "residual_rms_norm bfloat16 64 x 8192", with ", windows" and ", twoshot" where set.
+std::string describe(const Case& c);
+
+// One row count after the other: minBytes, minBytes * factor, ... up to maxBytes, in whole rows of `hidden` elements.
+std::vector<int64_t> tokensBySize(size_t minBytes, size_t maxBytes, size_t factor, size_t rowBytes);
+
+}  // namespace fccl::perf

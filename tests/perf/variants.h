@@ -1,0 +1,56 @@
+// The ways of doing a case that are timed against each other.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/perf/buffers.h"
+#include "tests/perf/cases.h"
+#include "tests/perf/epilogue_loops.h"
+#include "tests/perf/ranks.h"
+
+namespace fccl::perf {
+
+class Variant {
+ public:
+  Variant(std::string name, const Case& c, bool inPlace, int rank, std::unique_ptr<Buffers> buffers)
+      : name_(std::move(name)),
+        inPlace_(inPlace),
+        buffers_(std::move(buffers)),
+        producer_(c.dtype, c.op, rank),
+        count_(c.count()) {}
+  virtual ~Variant() = default;
+  Variant(const Variant&) = delete;
+  Variant& operator=(const Variant&) = delete;
+
+  const std::string& name() const { return name_; }
+  bool inPlace() const { return inPlace_; }
+  Buffers& buffers() { return *buffers_; }
+  const Buffers& buffers() const { return *buffers_; }
+
+  void produce(uint64_t call) { producer_.produce(buffers_->input, count_, call); }
+  virtual void run() = 0;
+  // How many roundings to the data type the sum may have had beyond the one of a correctly rounded sum.
+  virtual int extraRoundings() const { return 0; }
+
+ private:
+  const std::string name_;
+  const bool inPlace_;
+  const std::unique_ptr<Buffers> buffers_;
+  const Producer producer_;
+  const size_t count_;
+};
+
+using Variants = std::vector<std::unique_ptr<Variant>>;
+
+// fcclAllReduce or fcclAllReduceFused.
+std::unique_ptr<Variant> makeFccl(const Case& c, bool inPlace, int rank, fcclComm_t comm);
+// fcclAllReduce, then the loops of epilogue_loops.h. For fused patterns.
+std::unique_ptr<Variant> makeUnfused(const Case& c, bool inPlace, int rank, fcclComm_t comm);
+
+// The epilogue of `c` from `sum` into the outputs of `buffers`.
+EpilogueArgs epilogueArgs(const Case& c, const Buffers& buffers, const void* sum, fcclDataType_t sumType);
+
+}  // namespace fccl::perf

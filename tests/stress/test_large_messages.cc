@@ -1,0 +1,47 @@
+// Counts beyond 31 bits: an offset or a length kept in an int would go negative.
+#include <sys/mman.h>
+
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "tests/support/catch.h"
+#include "tests/support/test_data.h"
+#include "tests/support/thread_ranks.h"
+
+using namespace fccl::test;
+
+namespace {
+
+size_t availableBytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    if (line.starts_with("MemAvailable:")) return std::stoul(line.substr(13)) * 1024;
+  }
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("stress: 2^31 + 17 elements of uint8 in place", "[stress]") {
+  constexpr size_t kCount = (size_t{1} << 31) + 17;
+  if (slowness() > 1) FCCL_SKIP("a sanitizer's shadow memory for 4 GiB is more than this test is worth");
+  if (availableBytes() < 3 * kCount) FCCL_SKIP("less than 6 GiB of memory are free");
+  RankGroup group(2);
+  group.run("large all-reduce", [](Rank& rank) {
+    void* mapping = mmap(nullptr, kCount, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED) return rank.expect(false, "mmap");
+    auto* values = static_cast<uint8_t*>(mapping);
+    // Untouched pages stay zero; marks around every power of two and at the end.
+    for (size_t at = 1; at < kCount; at *= 2) values[at] = values[at - 1] = static_cast<uint8_t>(rank.rank + 3);
+    for (size_t at = kCount - 17; at < kCount; ++at) values[at] = static_cast<uint8_t>(at * 7 + static_cast<size_t>(rank.rank));
+    rank.ok(fcclAllReduce(values, values, kCount, fcclUint8, fcclSum, rank.comm, nullptr), "all-reduce");
+    for (size_t at = 4; at < kCount - 17; at *= 2) {
+      rank.expect(values[at] == 7 && values[at - 1] == 7 && values[at + 1] == 0, "wrong around a power of two");
+    }
+    for (size_t at = kCount - 17; at < kCount; ++at) {
+      rank.expect(values[at] == static_cast<uint8_t>(2 * at * 7 + 1), "wrong at the end");
+    }
+    munmap(mapping, kCount);
+  }, Seconds(200));
+}

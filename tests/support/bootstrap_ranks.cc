@@ -1,0 +1,68 @@
+#include "tests/support/bootstrap_ranks.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+namespace fccl::test {
+
+bool BootstrapGroup::allOk() const {
+  for (const Status& status : statuses) {
+    if (!status.ok()) return false;
+  }
+  return true;
+}
+
+std::string BootstrapGroup::text() const {
+  std::string text;
+  for (size_t rank = 0; rank < statuses.size(); ++rank) {
+    if (statuses[rank].ok()) continue;
+    text += fmt::format("rank {}: ({}) {}\n", rank, static_cast<int>(statuses[rank].code()), statuses[rank].message());
+  }
+  return text;
+}
+
+void BootstrapGroup::run(std::string_view what, const std::function<void(Bootstrap&)>& body, Seconds limit) {
+  runThreads(static_cast<int>(members.size()), what, limit, [&](int rank) {
+    if (const auto& member = members[static_cast<size_t>(rank)]) body(*member);
+  });
+}
+
+BootstrapOptions bootstrapOptions(std::chrono::milliseconds timeout) {
+  BootstrapOptions options;
+  options.timeout = timeout * static_cast<int>(slowness());
+  return options;
+}
+
+fcclUniqueId newId(const BootstrapOptions& options) {
+  fcclUniqueId id;
+  const Status status = Bootstrap::createId(options, &id);
+  if (status.ok()) return id;
+  std::fprintf(stderr, "createId: %s\n", status.message().c_str());
+  std::abort();
+}
+
+BootstrapGroup connectWith(int ranks, std::string_view what, const ConnectRank& connect, Seconds limit) {
+  BootstrapGroup group;
+  group.members.resize(static_cast<size_t>(ranks));
+  group.statuses.resize(static_cast<size_t>(ranks));
+  runThreads(ranks, what, limit, [&](int rank) {
+    Result<std::unique_ptr<Bootstrap>> result = connect(rank);
+    group.statuses[static_cast<size_t>(rank)] = result.status();
+    if (result.ok()) group.members[static_cast<size_t>(rank)] = std::move(result.value());
+  });
+  return group;
+}
+
+BootstrapGroup connectRanks(int ranks, const fcclUniqueId& id, const BootstrapOptions& options, Seconds limit) {
+  return connectWith(
+      ranks, "connect", [&](int rank) { return Bootstrap::connect(id, rank, ranks, options); }, limit);
+}
+
+int openDescriptors() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+}  // namespace fccl::test

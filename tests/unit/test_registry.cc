@@ -1,0 +1,292 @@
+// The registry of strategies: which row AUTO takes for which shape, reasons, and the arithmetic of chunks.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <random>
+#include <set>
+#include <string>
+
+#include "tests/support/catch.h"
+#include "tuner/chunking.h"
+#include "tuner/registry.h"
+#include "tuner/strategies.h"
+
+using namespace fccl;
+using host::Protocol;
+using host::Wire;
+
+namespace {
+
+constexpr double kNear = 60;
+constexpr double kFar = 250;
+
+Facts factsOf(int ranks, double flagNanoseconds = kNear, size_t slotBytes = 256 << 10) {
+  const host::MemoryLayout layout = host::makeLayout(ranks, slotBytes);
+  Facts facts;
+  facts.ranks = ranks;
+  facts.cores = 64;
+  facts.slotBytes = layout.slotBytes;
+  facts.lamportSlotBytes = layout.lamportSlotBytes;
+  facts.flagNanoseconds = flagNanoseconds;
+  facts.cacheBytes = 16 << 20;
+  facts.simd = host::bestSimd();
+  return facts;
+}
+
+Query normQuery(int64_t rows, int64_t cols, fcclDataType_t dtype = fcclBfloat16) {
+  Query query;
+  query.dtype = dtype;
+  query.norm = true;
+  query.outputsAligned = true;
+  query.rows = rows;
+  query.cols = cols;
+  return query;
+}
+
+Query plainQuery(int64_t count, fcclDataType_t dtype = fcclFloat32, fcclRedOp_t op = fcclSum) {
+  Query query;
+  query.dtype = dtype;
+  query.op = op;
+  query.outputsAligned = true;
+  query.rows = 1;
+  query.cols = count;
+  return query;
+}
+
+std::string chosen(const Query& query, const Facts& facts) { return chooseStrategy(query, facts).name; }
+
+bool isSentence(const Reason& reason) {
+  return reason.size() > 20 && reason.back() == '.' && reason.find(' ') != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("registry: every strategy has one row", "[registry]") {
+  std::set<int> ids;
+  std::set<std::string> names;
+  for (const StrategyRow& row : strategies()) {
+    INFO(row.name);
+    CHECK(ids.insert(row.id).second);
+    CHECK(names.insert(row.name).second);
+    CHECK(findStrategy(row.id)->name == row.name);
+    CHECK(std::string(row.mechanism).size() > 20);
+  }
+  CHECK(ids == std::set<int>{fcclStrategyOneshot, fcclStrategyTwoshot, fcclStrategyMinLatency, fcclStrategyUb});
+  // AUTO is the choice among rows, not a row.
+  CHECK(findStrategy(fcclStrategyAuto) == nullptr);
+}
+
+TEST_CASE("registry: what AUTO takes", "[registry]") {
+  struct Expected {
+    int64_t tokens;
+    int64_t hidden;
+    fcclDataType_t dtype;
+    const char* near2;
+    const char* far2;
+    const char* ranks4;
+  };
+  const Expected table[] = {
+      {1, 2880, fcclBfloat16, "ONESHOT", "ONESHOT", "ONESHOT"},
+      {1, 7168, fcclBfloat16, "ONESHOT", "ONESHOT", "ONESHOT"},
+      {1, 16384, fcclBfloat16, "ONESHOT", "ONESHOT", "ONESHOT"},
+      {1, 16384, fcclFloat32, "ONESHOT", "ONESHOT", "TWOSHOT"},
+      {7, 2880, fcclBfloat16, "ONESHOT", "ONESHOT", "TWOSHOT"},
+      {8, 2880, fcclBfloat16, "TWOSHOT", "ONESHOT", "TWOSHOT"},
+      {8, 2880, fcclFloat32, "TWOSHOT", "ONESHOT", "TWOSHOT"},
+      {64, 2880, fcclFloat16, "TWOSHOT", "ONESHOT", "TWOSHOT"},
+      {64, 7168, fcclBfloat16, "TWOSHOT", "ONESHOT", "TWOSHOT"},
+      {64, 16384, fcclFloat32, "TWOSHOT", "ONESHOT", "TWOSHOT"},
+      {2048, 2880, fcclBfloat16, "TWOSHOT", "ONESHOT", "TWOSHOT"},
+      {2048, 7168, fcclFloat16, "TWOSHOT", "ONESHOT", "TWOSHOT"},
+      {2048, 16384, fcclBfloat16, "TWOSHOT", "ONESHOT", "TWOSHOT"},
+  };
+  for (const Expected& e : table) {
+    INFO(fmt::format("{} x {} of {}", e.tokens, e.hidden, host::dtypeName(e.dtype)));
+    const Query query = normQuery(e.tokens, e.hidden, e.dtype);
+    CHECK(chosen(query, factsOf(2, kNear)) == e.near2);
+    CHECK(chosen(query, factsOf(2, kFar)) == e.far2);
+    CHECK(chosen(query, factsOf(4)) == e.ranks4);
+    CHECK(chosen(query, factsOf(1)) == "ONESHOT");
+  }
+}
+
+TEST_CASE("registry: bytes decide, not elements", "[registry]") {
+  for (const int ranks : {2, 4, 8}) {
+    for (const double flag : {kNear, kFar}) {
+      for (const int64_t bytes : {1 << 10, 16 << 10, 32 << 10, 48 << 10, 1 << 20, 64 << 20}) {
+        const Facts facts = factsOf(ranks, flag);
+        const Query fp32 = plainQuery(bytes / 4, fcclFloat32);
+        const Query bf16 = plainQuery(bytes / 2, fcclBfloat16);
+        INFO(fmt::format("{} ranks, {} ns, {} bytes", ranks, flag, bytes));
+        CHECK(chosen(fp32, facts) == chosen(bf16, facts));
+        CHECK(chosen(fp32, facts) == chosen(plainQuery(bytes, fcclInt8), facts));
+        const Plan a = chooseStrategy(fp32, facts).plan(fp32, facts);
+        const Plan b = chooseStrategy(bf16, facts).plan(bf16, facts);
+        CHECK(a.protocol == b.protocol);
+        CHECK(a.wire == b.wire);
+        CHECK(a.shape.streamStaging == b.shape.streamStaging);
+      }
+    }
+  }
+}
+
+TEST_CASE("registry: ONESHOT's wire", "[registry]") {
+  const auto wireOf = [](const Query& query, const Facts& facts) {
+    return findStrategy(fcclStrategyOneshot)->plan(query, facts).wire;
+  };
+  CHECK(wireOf(plainQuery((32 << 10) / 4), factsOf(2, kNear)) == Wire::kLamport);
+  CHECK(wireOf(plainQuery((32 << 10) / 4 + 1), factsOf(2, kNear)) == Wire::kFlags);
+  CHECK(wireOf(plainQuery((16 << 10) / 4 - 1), factsOf(2, kFar)) == Wire::kLamport);
+  CHECK(wireOf(plainQuery((16 << 10) / 4), factsOf(2, kFar)) == Wire::kFlags);
+  CHECK(wireOf(plainQuery(16), factsOf(3)) == Wire::kFlags);
+  // What Lamport has no kernel for.
+  CHECK(wireOf(plainQuery(16, fcclFloat32, fcclMax), factsOf(2)) == Wire::kFlags);
+  CHECK(wireOf(plainQuery(16, fcclInt32), factsOf(2)) == Wire::kFlags);
+}
+
+TEST_CASE("registry: TWOSHOT without a share for everybody is ONESHOT", "[registry]") {
+  const StrategyRow& row = *findStrategy(fcclStrategyTwoshot);
+  const auto protocolOf = [&](const Query& query, const Facts& facts) { return row.plan(query, facts).protocol; };
+  for (const int ranks : {2, 3, 8, 72}) {
+    INFO(ranks << " ranks");
+    CHECK(protocolOf(normQuery(ranks - 1, 64), factsOf(ranks)) == Protocol::kOneshot);
+    CHECK(protocolOf(normQuery(ranks, 64), factsOf(ranks)) == Protocol::kTwoshot);
+    CHECK(protocolOf(plainQuery(64 * ranks - 1), factsOf(ranks)) == Protocol::kOneshot);
+    CHECK(protocolOf(plainQuery(64 * ranks), factsOf(ranks)) == Protocol::kTwoshot);
+  }
+  CHECK(protocolOf(normQuery(64, 64), factsOf(1)) == Protocol::kOneshot);
+  // A row per owner does not fit the smallest slot.
+  CHECK(protocolOf(normQuery(64, 8192), factsOf(2, kNear, 4096)) == Protocol::kOneshot);
+  CHECK(row.plan(normQuery(1, 64), factsOf(2)).strategy == fcclStrategyTwoshot);
+}
+
+TEST_CASE("registry: MIN_LATENCY", "[registry]") {
+  const StrategyRow& row = *findStrategy(fcclStrategyMinLatency);
+  const auto protocolOf = [&](const Query& query) { return row.plan(query, factsOf(4)).protocol; };
+  CHECK(protocolOf(normQuery(128, 2880)) == Protocol::kOneshot);
+  CHECK(protocolOf(normQuery(129, 2880)) == Protocol::kTwoshot);
+  CHECK(protocolOf(normQuery(129, 3)) == Protocol::kOneshot);
+  CHECK(protocolOf(plainQuery((256 << 10) / 4)) == Protocol::kOneshot);
+  CHECK(protocolOf(plainQuery((256 << 10) / 4 + 1)) == Protocol::kTwoshot);
+  CHECK(row.plan(normQuery(129, 2880), factsOf(4)).strategy == fcclStrategyMinLatency);
+}
+
+TEST_CASE("registry: windows", "[registry]") {
+  const StrategyRow& row = *findStrategy(fcclStrategyUb);
+  for (const bool norm : {false, true}) {
+    for (const bool input : {false, true}) {
+      for (const bool output : {false, true}) {
+        Query query = norm ? normQuery(4, 2880) : plainQuery(4096);
+        query.inputInWindow = input;
+        query.outputInWindow = output;
+        const bool expected = input && (output || norm);
+        INFO(fmt::format("norm {}, input {}, output {}", norm, input, output));
+        const Reason reason = row.eligible(query, factsOf(2));
+        CHECK(reason.empty() == expected);
+        CHECK((chosen(query, factsOf(2)) == "UB") == expected);
+        if (!reason.empty()) CHECK(isSentence(reason));
+        if (expected) {
+          CHECK(row.workspace(query, factsOf(2)) == 0);
+          CHECK(row.plan(query, factsOf(2)).protocol == (norm ? Protocol::kWindowOneshot : Protocol::kWindowTwoshot));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("registry: alignment changes nothing but streaming", "[registry]") {
+  // It may differ between ranks, so nothing that ranks must do alike may depend on it.
+  for (const int ranks : {2, 4}) {
+    for (const double flag : {kNear, kFar}) {
+      for (const int64_t rows : {1, 8, 64, 4096}) {
+        Query aligned = normQuery(rows, 8192);
+        Query other = aligned;
+        other.outputsAligned = false;
+        const Facts facts = factsOf(ranks, flag);
+        const Plan a = chooseStrategy(aligned, facts).plan(aligned, facts);
+        const Plan b = chooseStrategy(other, facts).plan(other, facts);
+        CHECK(a.strategy == b.strategy);
+        CHECK(a.protocol == b.protocol);
+        CHECK(a.wire == b.wire);
+        CHECK(a.shape.rowsPerChunk == b.shape.rowsPerChunk);
+        CHECK(a.shape.colsPerChunk == b.shape.colsPerChunk);
+        CHECK(a.shape.streamStaging == b.shape.streamStaging);
+        CHECK_FALSE(b.shape.streamOutput);
+      }
+    }
+  }
+  CHECK(chooseStrategy(normQuery(4096, 8192), factsOf(2)).plan(normQuery(4096, 8192), factsOf(2)).shape.streamOutput);
+}
+
+TEST_CASE("registry: chunks of 10000 random shapes fit their slots", "[registry]") {
+  std::mt19937_64 random(20261130);
+  const auto between = [&](int64_t low, int64_t high) {
+    // Spread over the orders of magnitude.
+    const double exponent = std::uniform_real_distribution<>(std::log(double(low)), std::log(double(high) + 1))(random);
+    return std::min(high, std::max(low, static_cast<int64_t>(std::exp(exponent))));
+  };
+  const fcclDataType_t plainTypes[] = {fcclInt8,    fcclInt32,   fcclInt64,   fcclFloat16,
+                                       fcclFloat32, fcclFloat64, fcclBfloat16};
+  const fcclDataType_t normTypes[] = {fcclFloat32, fcclFloat16, fcclBfloat16};
+  int twoshots = 0;
+  int columnCuts = 0;
+  std::string wrong;
+  for (int i = 0; i < 10'000 && wrong.empty(); i++) {
+    const int ranks = static_cast<int>(between(1, 72));
+    const Facts facts = factsOf(ranks, i % 2 != 0 ? kNear : kFar, static_cast<size_t>(between(4096, 1 << 20)));
+    const bool norm = random() % 2 != 0;
+    const Query query = norm ? normQuery(between(1, 20'000), between(1, 40'000), normTypes[random() % 3])
+                             : plainQuery(between(1, 1 << 28), plainTypes[random() % 7]);
+    const size_t element = host::dtypeBytes(query.dtype);
+    const std::string what = fmt::format("{} x {} of {}, {} ranks, slots of {}", query.rows, query.cols,
+                                         host::dtypeName(query.dtype), ranks, facts.slotBytes);
+    const auto expect = [&](bool good, const char* rule) {
+      if (!good) wrong = what + ": " + rule;
+    };
+    const auto check = [&](const Plan& plan) {
+      const host::Shape& shape = plan.shape;
+      const bool lamport = plan.wire == Wire::kLamport;
+      const size_t slot = lamport ? facts.lamportSlotBytes : facts.slotBytes;
+      // What stands in a slot together.
+      const auto shares = static_cast<size_t>(plan.protocol == Protocol::kTwoshot && !lamport ? ranks : 1);
+      const auto rows = static_cast<size_t>(shape.rowsPerChunk);
+      const size_t stride = (static_cast<size_t>(shape.colsPerChunk) * element + 63) / 64 * 64;
+      expect(shape.rowsPerChunk >= 1 && shape.colsPerChunk >= 1, "an empty chunk");
+      expect(shape.rowsPerChunk <= query.rows && shape.colsPerChunk <= query.cols, "a chunk beyond the call");
+      // Every chunk then starts at a multiple of 64 elements, which is 64 bytes at least.
+      expect(shape.colsPerChunk == query.cols || shape.colsPerChunk % 64 == 0, "a cut inside a block of 64");
+      expect(shape.colsPerChunk == query.cols || shape.rowsPerChunk == 1, "several rows of cut columns");
+      expect(!norm || plan.rowScratchBytes >= static_cast<size_t>(query.cols) * element + 63, "too little scratch");
+      if (plan.protocol != Protocol::kTwoshot) {
+        expect(plan.protocol != Protocol::kOneshot || rows * stride <= slot, "a chunk beyond its slot");
+        columnCuts += norm && shape.colsPerChunk < query.cols;
+        return;
+      }
+      twoshots++;
+      if (norm) {
+        expect(shape.colsPerChunk == query.cols, "TWOSHOT cuts a row");
+        expect(shares * rows * stride <= slot, "the shares of all owners beyond the slot");
+        const size_t quant = (static_cast<size_t>(query.cols) + 63) / 64 * 64;
+        expect(lamport || rows * (3 * stride + quant) <= slot, "the outputs of a share beyond the slot");
+      } else {
+        const auto each = static_cast<size_t>((shape.colsPerChunk + ranks - 1) / ranks + 63) / 64 * 64;
+        expect(shares * each * element <= slot, "the shares of all owners beyond the slot");
+      }
+    };
+    for (const StrategyRow& row : strategies()) {
+      if (!row.eligible(query, facts).empty()) continue;
+      const Plan plan = row.plan(query, facts);
+      expect(plan.kernel != nullptr, "no kernel");
+      check(plan);
+    }
+    // Whatever a strategy prefers, the other wire must fit as well.
+    for (const Wire wire : {Wire::kLamport, Wire::kFlags}) {
+      for (const Plan& plan : {planOneshot(query, facts, wire), planTwoshot(query, facts, wire)}) {
+        if (plan.kernel != nullptr) check(plan);
+      }
+    }
+  }
+  CHECK(wrong == "");
+  CHECK(twoshots > 1000);
+  CHECK(columnCuts > 100);
+}

@@ -1,0 +1,23 @@
+#include "tuner/chunking.h"
+#include "tuner/strategies.h"
+
+namespace fccl {
+namespace {
+
+constexpr size_t kOneshotBytes = 32 << 10;
+constexpr int64_t kTwoshotRows = 8;
+
+bool prefersTwoshot(const Query& query, const Facts& facts) {
+  if (facts.ranks > 2) return payloadBytes(query) > kOneshotBytes;
+  if (facts.ranks == 1 || !ranksAreNear(facts)) return false;
+  return query.norm ? query.rows >= kTwoshotRows : payloadBytes(query) > kOneshotBytes;
+}
+
+}  // namespace
+
+const StrategyRow& chooseStrategy(const Query& query, const Facts& facts) {
+  if (kUserBufferRow.eligible(query, facts).empty()) return kUserBufferRow;
+  return prefersTwoshot(query, facts) ? kTwoshotRow : kOneshotRow;
+}
+
+}  // namespace fccl

@@ -1,0 +1,21 @@
+#include "tuner/registry.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tuner/strategies.h"
+
+namespace fccl {
+
+std::span<const StrategyRow> strategies() {
+  static const std::array<StrategyRow, 4> rows = {kOneshotRow, kTwoshotRow, kMinLatencyRow, kUserBufferRow};
+  return rows;
+}
+
+const StrategyRow* findStrategy(fcclStrategy_t id) {
+  const auto rows = strategies();
+  const auto it = std::find_if(rows.begin(), rows.end(), [&](const StrategyRow& row) { return row.id == id; });
+  return it == rows.end() ? nullptr : &*it;
+}
+
+}  // namespace fccl

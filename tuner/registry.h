@@ -1,0 +1,66 @@
+// The registry of strategies. AUTO, explain, documentation and tests iterate over it; adding a strategy adds a row.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "fccl.h"
+#include "kernels/host/host_kernels.h"
+
+namespace fccl {
+
+// What is known of a communicator when a plan is made; agreed over all ranks at initialisation, so that all ranks
+// decide alike.
+struct Facts {
+  int ranks = 1;
+  int cores = 1;  // that the ranks of this machine may use
+  size_t slotBytes = 0;
+  size_t lamportSlotBytes = 0;
+  double flagNanoseconds = 0;  // one-way
+  size_t cacheBytes = 0;       // last-level cache per rank
+  host::Simd simd = host::Simd::kGeneric;
+};
+
+// What is asked: one shape. Equal on all ranks.
+struct Query {
+  fcclDataType_t dtype = fcclFloat32;
+  fcclRedOp_t op = fcclSum;
+  bool norm = false;
+  bool outputsAligned = false;  // all outputs and row lengths multiples of 64 bytes (may differ between ranks)
+  bool inputInWindow = false;
+  bool outputInWindow = false;
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+
+// How a call is carried out. Kept per shape by the communicator.
+struct Plan {
+  fcclStrategy_t strategy = fcclStrategyAuto;
+  host::Protocol protocol = host::Protocol::kOneshot;
+  host::Wire wire = host::Wire::kFlags;
+  host::Kernel kernel = nullptr;
+  host::Shape shape;
+  size_t rowScratchBytes = 0;
+};
+
+// Empty: eligible. Else the reason, a sentence.
+using Reason = std::string;
+
+struct StrategyRow {
+  fcclStrategy_t id;
+  const char* name;       // "ONESHOT"
+  const char* mechanism;  // one line for the documentation table
+  Reason (*eligible)(const Query& query, const Facts& facts);
+  // Bytes of symmetric memory per rank that the strategy uses for this query.
+  size_t (*workspace)(const Query& query, const Facts& facts);
+  Plan (*plan)(const Query& query, const Facts& facts);
+};
+
+std::span<const StrategyRow> strategies();
+// NULL where there is no such row.
+const StrategyRow* findStrategy(fcclStrategy_t id);
+
+// The row that AUTO takes: always an eligible one.
+const StrategyRow& chooseStrategy(const Query& query, const Facts& facts);
+
+}  // namespace fccl

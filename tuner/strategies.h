@@ -1,0 +1,25 @@
+// The rows of the registry, one file each.
+#pragma once
+
+#include "tuner/registry.h"
+
+namespace fccl {
+
+extern const StrategyRow kOneshotRow;
+extern const StrategyRow kTwoshotRow;
+extern const StrategyRow kMinLatencyRow;
+extern const StrategyRow kUserBufferRow;
+
+// The plans of ONESHOT and TWOSHOT over a given wire. kernel is NULL where that wire has none for the query, and where
+// TWOSHOT cannot give every owner a share.
+Plan planOneshot(const Query& query, const Facts& facts, host::Wire wire);
+Plan planTwoshot(const Query& query, const Facts& facts, host::Wire wire);
+
+// Below this one-way time of a flag, two ranks share a cache.
+constexpr double kNearNanoseconds = 150;
+inline bool ranksAreNear(const Facts& facts) { return facts.flagNanoseconds < kNearNanoseconds; }
+
+// Outputs are written past the caches where they exceed half of this rank's part and may be (their alignment).
+bool streamsOutput(const Query& query, const Facts& facts);
+
+}  // namespace fccl
