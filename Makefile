@@ -1,4 +1,4 @@
-# The front door: `make`, `make test`, `make demo`. CMake and Ninja do the work.
+# The front door: `make`, `make test`, `make demo`, `make lint`, `make format`. CMake and Ninja do the work.
 #   SAN=address|thread   a build with sanitizers, in a folder of its own
 #   LABEL=unit|multi|stress|gpu   only these tests; several as 'unit|multi'
 #   WERROR=1             warnings are errors
@@ -22,7 +22,7 @@ export ASAN_OPTIONS ?= detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS ?= print_stacktrace=1
 export TSAN_OPTIONS ?= halt_on_error=1:second_deadlock_stack=1
 
-.PHONY: all deps configure test demo lint install clean
+.PHONY: all deps configure test demo lint format install clean
 
 all: configure
 	$(run) cmake --build $(BUILD) -j $(JOBS)
@@ -46,6 +46,9 @@ demo: all
 
 lint: configure
 	@cmake/lint.sh $(BUILD) $(TIDY) $(JOBS)
+
+format:
+	@cmake/lint.sh format
 
 install: all
 	cmake --install $(BUILD) --prefix $(PREFIX)

@@ -34,8 +34,8 @@ struct Environment {
   // The names that parse() knows.
   static std::vector<std::string_view> names();
 
-  // What parse() makes of the process's own environment, read again at each initialisation of a communicator; warns about
-  // unknown names and sets the log level.
+  // What parse() makes of the process's own environment, read again at each initialisation of a communicator; warns
+  // about unknown names and sets the log level.
   static Result<Environment> read();
 };
 

@@ -1,4 +1,5 @@
-// The one logger: lines to stderr at FCCL_DEBUG=WARN (default: nothing but errors that no call can return), INFO, TRACE.
+// The one logger: lines to stderr at FCCL_DEBUG=WARN (default: nothing but errors that no call can return), INFO,
+// TRACE.
 #pragma once
 
 #include <fmt/format.h>

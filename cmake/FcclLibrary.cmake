@@ -10,6 +10,11 @@ function(fccl_layer name)
   if(sources)
     add_library(fccl_${name} OBJECT ${sources})
     target_link_libraries(fccl_${name} PRIVATE fccl_internal PkgConfig::hwloc Threads::Threads)
+    # Parsing fmt and the standard library is most of the time of these files. Not for the kernels, whose files differ in
+    # their flags.
+    if(NOT name STREQUAL "kernels_host")
+      target_precompile_headers(fccl_${name} PRIVATE <fmt/format.h> <chrono> <memory> <mutex> <string> <vector>)
+    endif()
     set(fccl_objects ${fccl_objects} fccl_${name} PARENT_SCOPE)
   endif()
 endfunction()

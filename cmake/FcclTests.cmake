@@ -44,6 +44,8 @@ function(fccl_test_folder folder timeout)
   add_executable(${program} ${sources})
   target_link_libraries(${program} PRIVATE fccl_test_support)
   target_compile_options(${program} PRIVATE ${fccl_test_optimization})
+  target_precompile_headers(${program} PRIVATE <fmt/format.h> <chrono> <memory> <string> <thread> <vector>
+                                               ${CMAKE_SOURCE_DIR}/tests/support/catch.h)
   if(folder STREQUAL "gpu")
     file(GLOB device_sources CONFIGURE_DEPENDS tests/gpu/*.cu)
     target_sources(${program} PRIVATE ${device_sources})

@@ -22,4 +22,4 @@ echo
 
 echo
 echo "== 2. The all-reduces of a Nemotron-H decode step at full size, 4 ranks"
-"$programs/nemotron_h" --ranks-per-node 4 --iters 10
+"$programs/nemotron_h" --ranks-per-node 4 --iters 4

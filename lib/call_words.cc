@@ -47,6 +47,10 @@ struct Cause {
 
 Cause causeOf(const host::World& world) {
   const host::Failure& failure = world.failure;
+  // An abort of this rank comes first: a peer that noticed it may have been quicker to say so than this rank's wait.
+  // Relaxed: nothing but the reason is read.
+  const uint32_t own = world.control(world.rank).ended.value.load(std::memory_order_relaxed);
+  if (own == host::kAborted) return {{host::FailureKind::kAbortedHere, world.rank}, -1};
   if (failure.kind != host::FailureKind::kPeerAborted) return {failure, -1};
   // Acquire: pairs with the release of the peer; the kernel has already seen that it is set.
   const uint32_t ended = world.control(failure.rank).ended.value.load(std::memory_order_acquire);

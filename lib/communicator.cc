@@ -90,6 +90,7 @@ Status Communicator::run(CheckedCall& call) {
   const DefaultFloatMode floatMode;
   // Relaxed: read by peers for error texts only.
   world_.control(world_.rank).calls.value.store(world_.callSequence + 1, std::memory_order_relaxed);
+  if (someoneHasEnded()) return fail(call);
   const Status same = options_.checkCalls ? compareCalls(call) : Status();
   world_.callSequence++;
   if (!same.ok()) return same;
@@ -99,6 +100,16 @@ Status Communicator::run(CheckedCall& call) {
   plan->kernel(world_, call.call);
   if (world_.failure.kind != host::FailureKind::kNone) return fail(call);
   return {};
+}
+
+bool Communicator::someoneHasEnded() {
+  for (int r = 0; r < world_.ranks; r++) {
+    // Acquire: pairs with the release of the rank that has ended, for the reason.
+    if (world_.control(r).ended.value.load(std::memory_order_acquire) == host::kRunning) continue;
+    world_.failure = {r == world_.rank ? host::FailureKind::kAbortedHere : host::FailureKind::kPeerAborted, r};
+    return true;
+  }
+  return false;
 }
 
 Query Communicator::queryOf(CheckedCall& call) const {

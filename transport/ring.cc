@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint16_t kFrameMagic = 0xfcc1;
 constexpr size_t kStatusText = 1000;  // bytes of an error's sentence that travel
-constexpr size_t kIncomingBytes = 64 * 1024;
+constexpr size_t kIncomingBytes = size_t{64} * 1024;
 // A failed rank gives its successor so long to take the reason.
 constexpr milliseconds kPassOnPatience(1'000);
 // A rank whose successor has closed waits so long for the reason.

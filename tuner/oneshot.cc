@@ -10,6 +10,8 @@ namespace {
 constexpr size_t kNearLamportBytes = 32 << 10;
 // Two ranks that do not: from here on staging past the caches is cheaper, and then output past the caches.
 constexpr size_t kFarFlagsBytes = 16 << 10;
+// With an epilogue per row the processor is busy between two rows, and Lamport's earlier arrival counts for longer.
+constexpr size_t kFarNormFlagsBytes = 2 << 20;
 constexpr size_t kFarStreamOutputBytes = 128 << 10;
 constexpr size_t kLamportChunkBytes = 16 << 10;
 constexpr size_t kFlagsChunkBytes = 128 << 10;
@@ -18,7 +20,8 @@ constexpr size_t kNormChunkBytes = 32 << 10;
 bool takesLamport(const Query& query, const Facts& facts) {
   if (facts.ranks != 2) return false;
   const size_t bytes = payloadBytes(query);
-  if (ranksAreNear(facts) ? bytes > kNearLamportBytes : bytes >= kFarFlagsBytes) return false;
+  const size_t farFlagsBytes = query.norm ? kFarNormFlagsBytes : kFarFlagsBytes;
+  if (ranksAreNear(facts) ? bytes > kNearLamportBytes : bytes >= farFlagsBytes) return false;
   return host::findKernel(facts.simd, host::Protocol::kOneshot, host::Wire::kLamport, query.dtype, query.op, query.norm,
                           facts.ranks) != nullptr;
 }

@@ -80,7 +80,7 @@ class DecodeStep {
     for (int first = 0; first < options_.layers; first += static_cast<int>(calls_.size())) {
       const int count = std::min(static_cast<int>(calls_.size()), options_.layers - first);
       for (int i = 0; i < count; ++i) {
-        fillPartialSums(calls_[i].input.data(), static_cast<int64_t>(elements()),
+        fillPartialSums(calls_[i].input.data(), 0, static_cast<int64_t>(elements()),
                         partialKey(step, first + i, mpi_.rank()), mpi_.ranks());
       }
       MPI_Barrier(MPI_COMM_WORLD);
@@ -142,8 +142,8 @@ class DecodeStep {
     }
   }
 
-  // What call i has quantized. A fused pattern may keep its norm to itself; FCCL promises the same bytes for the pattern
-  // that writes it, so that one, outside of what is timed, shows from what the codes must follow.
+  // What call i has quantized. A fused pattern may keep its norm to itself; FCCL promises the same bytes for the
+  // pattern that writes it, so that one, outside of what is timed, shows from what the codes must follow.
   const Bf16* normOf(int i, fcclFusionPattern_t pattern, bool fused) {
     if (!fused || writesNorm(pattern)) return calls_[i].norm.data();
     shown_.input = calls_[i].input;

@@ -48,9 +48,9 @@ FOR_EACH_ISA void fillNormal(Bf16* out, int64_t count, uint32_t key) {
   for (int64_t i = 0; i < count; ++i) out[i] = Bf16(unitNormal(key, static_cast<uint32_t>(i)));
 }
 
-FOR_EACH_ISA void fillPartialSums(Bf16* out, int64_t count, uint32_t key, int ranks) {
+FOR_EACH_ISA void fillPartialSums(Bf16* out, int64_t first, int64_t count, uint32_t key, int ranks) {
   const float inverseSqrtRanks = 1.0f / std::sqrt(static_cast<float>(ranks));
-  for (int64_t i = 0; i < count; ++i) out[i] = partialSum(key, static_cast<uint32_t>(i), inverseSqrtRanks);
+  for (int64_t i = 0; i < count; ++i) out[i] = partialSum(key, static_cast<uint32_t>(first + i), inverseSqrtRanks);
 }
 
 FOR_EACH_ISA void fillNormWeights(Bf16* out, int64_t count, uint32_t key) {

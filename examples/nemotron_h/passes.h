@@ -8,7 +8,8 @@
 #include "common/bf16.h"
 
 void fillNormal(Bf16* out, int64_t count, uint32_t key);
-void fillPartialSums(Bf16* out, int64_t count, uint32_t key, int ranks);
+// Elements first to first + count of a stream of partial sums.
+void fillPartialSums(Bf16* out, int64_t first, int64_t count, uint32_t key, int ranks);
 void fillNormWeights(Bf16* out, int64_t count, uint32_t key);
 
 // The passes that follow an all-reduce without fusion. Each streams through memory once.

@@ -56,33 +56,38 @@ const std::array<double, 127>& e4m3Table() {
 }
 
 std::optional<std::string> findSumMismatch(const CallResult& result) {
-  const int64_t count = result.tokens * result.hidden;
   const auto ranks = static_cast<int>(result.partialKeys->size());
-  std::vector<Bf16> partials(static_cast<size_t>(count));
-  std::vector<float> sums(partials.size());
-  std::vector<double> exact(partials.size()), magnitudes(partials.size());
-  for (const uint32_t key : *result.partialKeys) {
-    fillPartialSums(partials.data(), count, key, ranks);
-    for (size_t i = 0; i < partials.size(); ++i) {
-      const auto partial = static_cast<float>(partials[i]);
-      sums[i] += partial;
-      exact[i] += static_cast<double>(partial);
-      magnitudes[i] += static_cast<double>(std::abs(partial));
+  const auto hidden = static_cast<size_t>(result.hidden);
+  std::vector<Bf16> partials(hidden);
+  std::vector<float> sums(hidden);
+  std::vector<double> exact(hidden), magnitudes(hidden);
+  for (int64_t row = 0; row < result.tokens; ++row) {
+    std::fill(sums.begin(), sums.end(), 0.0f);
+    std::fill(exact.begin(), exact.end(), 0.0);
+    std::fill(magnitudes.begin(), magnitudes.end(), 0.0);
+    for (const uint32_t key : *result.partialKeys) {
+      fillPartialSums(partials.data(), row * result.hidden, result.hidden, key, ranks);
+      for (size_t i = 0; i < hidden; ++i) {
+        const auto partial = static_cast<float>(partials[i]);
+        sums[i] += partial;
+        exact[i] += static_cast<double>(partial);
+        magnitudes[i] += static_cast<double>(std::abs(partial));
+      }
     }
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const auto at = static_cast<size_t>(i);
-    const int64_t row = i / result.hidden;
-    const int64_t column = i % result.hidden;
-    const auto sum = static_cast<float>(Bf16(sums[at]));
-    const double allowed = bf16Ulp(exact[at]) / 2 + ranks * 0x1p-24 * magnitudes[at];
-    if (std::abs(static_cast<double>(sum) - exact[at]) > allowed) {
-      return sentence("the fp32 sum of the reference, rounded,", row, column, exact[at], static_cast<double>(sum));
-    }
-    const Bf16 residual(sum + static_cast<float>(result.residual[i]));
-    if (residual.bits() != result.residualOut[i].bits()) {
-      return sentence("residualOut", row, column, static_cast<double>(static_cast<float>(residual)),
-                      static_cast<double>(static_cast<float>(result.residualOut[i])));
+    const Bf16* residualIn = result.residual + row * result.hidden;
+    const Bf16* residualOut = result.residualOut + row * result.hidden;
+    for (size_t i = 0; i < hidden; ++i) {
+      const auto column = static_cast<int64_t>(i);
+      const auto sum = static_cast<float>(Bf16(sums[i]));
+      const double allowed = bf16Ulp(exact[i]) / 2 + ranks * 0x1p-24 * magnitudes[i];
+      if (std::abs(static_cast<double>(sum) - exact[i]) > allowed) {
+        return sentence("the fp32 sum of the reference, rounded,", row, column, exact[i], static_cast<double>(sum));
+      }
+      const Bf16 residual(sum + static_cast<float>(residualIn[i]));
+      if (residual.bits() != residualOut[i].bits()) {
+        return sentence("residualOut", row, column, static_cast<double>(static_cast<float>(residual)),
+                        static_cast<double>(static_cast<float>(residualOut[i])));
+      }
     }
   }
   return std::nullopt;

@@ -152,8 +152,9 @@ bool checkGolden(Decoder<T>& decoder, const ModelShard* whole, const std::vector
     const bool sameOnRanks = sameOnAllRanks(stepwise.data(), stepwise.size() * sizeof(float));
 
     int holds = anyBatch && sameOnRanks && followed >= needed;
-    if (!anyBatch)
+    if (!anyBatch) {
       std::fprintf(stderr, "'%s': one token at a time and all at once give other bits\n", golden.prompt.c_str());
+    }
     if (whole != nullptr) {
       const std::vector<double> reference = referenceLogits(*whole, text.substr(0, text.size() - 1));
       const Comparison found =

@@ -5,6 +5,7 @@
 
 #include "fccl.h"
 #include "kernels/call.h"
+#include "kernels/team_macros.h"
 
 namespace fccl::cuda {
 
@@ -32,11 +33,11 @@ struct CudaWorld {
 };
 
 // Rows stand in slots at multiples of 16 bytes.
-constexpr uint64_t rowStride(int64_t cols, size_t elementBytes) {
+constexpr FCCL_BOTH_FN uint64_t rowStride(int64_t cols, size_t elementBytes) {
   return (static_cast<uint64_t>(cols) * elementBytes + 15) / 16 * 16;
 }
 // Bytes of one epoch that a call needs.
-constexpr uint64_t epochBytes(int ranks, int64_t rows, int64_t cols, size_t elementBytes) {
+constexpr FCCL_BOTH_FN uint64_t epochBytes(int ranks, int64_t rows, int64_t cols, size_t elementBytes) {
   return 2u * static_cast<uint64_t>(ranks) * static_cast<uint64_t>(rows) * rowStride(cols, elementBytes);
 }
 

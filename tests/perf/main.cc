@@ -58,6 +58,9 @@ Variants variantsOf(const Case& c, const Options& options, const Ranks& ranks, f
     if (!(inPlace ? options.inPlace : options.outOfPlace)) continue;
     variants.push_back(makeFccl(c, inPlace, ranks.rank(), comm));
     if (options.compareUnfused && c.fused()) variants.push_back(makeUnfused(c, inPlace, ranks.rank(), comm));
+    if ((options.compareUnfused || options.compareMpi) && c.fused()) {
+      variants.push_back(makeEpilogueAlone(c, inPlace, ranks.rank()));
+    }
     if (options.compareMpi) addMpiPeers(c, inPlace, ranks.rank(), ranks.count(), variants);
   }
   return variants;

@@ -116,7 +116,7 @@ Row measureCase(Ranks& ranks, const Case& c, Variants& variants, const MeasureOp
     measureOnce(ranks, lanes, options, row.ping);
   }
   for (Lane& lane : lanes) {
-    if (options.check) checkLane(ranks, c, lane);
+    if (options.check && lane.variant.hasResult()) checkLane(ranks, c, lane);
     row.series.push_back(std::move(lane.series));
   }
   return row;

@@ -77,7 +77,8 @@ double measurePing(Ranks& ranks) {
     oneWayNs = median(batches);
     cell.finished.store(finished, std::memory_order_release);
   } else if (ranks.rank() == 1) {
-    for (uint64_t number = base + 1; number <= base + kBatches * kRoundTrips; number++) {
+    const uint64_t last = base + uint64_t{kBatches} * kRoundTrips;
+    for (uint64_t number = base + 1; number <= last; number++) {
       awaitAtLeast(cell.ping, number);
       cell.pong.store(number, std::memory_order_release);
     }

@@ -67,6 +67,18 @@ class Unfused final : public Variant {
   const EpilogueArgs epilogue_;
 };
 
+class EpilogueAlone final : public Variant {
+ public:
+  EpilogueAlone(const Case& c, bool inPlace, int rank)
+      : Variant("epilogue", c, inPlace, rank, std::make_unique<Buffers>(c, inPlace, MemoryKind::kPlain, nullptr, 0)),
+        epilogue_(epilogueArgs(c, buffers(), buffers().input, c.dtype)) {}
+  void run() override { epilogueLoops().epilogue(epilogue_); }
+  bool hasResult() const override { return false; }
+
+ private:
+  const EpilogueArgs epilogue_;
+};
+
 }  // namespace
 
 EpilogueArgs epilogueArgs(const Case& c, const Buffers& buffers, const void* sum, fcclDataType_t sumType) {
@@ -95,6 +107,10 @@ std::unique_ptr<Variant> makeFccl(const Case& c, bool inPlace, int rank, fcclCom
 
 std::unique_ptr<Variant> makeUnfused(const Case& c, bool inPlace, int rank, fcclComm_t comm) {
   return std::make_unique<Unfused>(c, inPlace, rank, comm);
+}
+
+std::unique_ptr<Variant> makeEpilogueAlone(const Case& c, bool inPlace, int rank) {
+  return std::make_unique<EpilogueAlone>(c, inPlace, rank);
 }
 
 }  // namespace fccl::perf

@@ -34,6 +34,8 @@ class Variant {
   virtual void run() = 0;
   // How many roundings to the data type the sum may have had beyond the one of a correctly rounded sum.
   virtual int extraRoundings() const { return 0; }
+  // False where the outputs are not those of the case.
+  virtual bool hasResult() const { return true; }
 
  private:
   const std::string name_;
@@ -49,6 +51,8 @@ using Variants = std::vector<std::unique_ptr<Variant>>;
 std::unique_ptr<Variant> makeFccl(const Case& c, bool inPlace, int rank, fcclComm_t comm);
 // fcclAllReduce, then the loops of epilogue_loops.h. For fused patterns.
 std::unique_ptr<Variant> makeUnfused(const Case& c, bool inPlace, int rank, fcclComm_t comm);
+// "epilogue": those loops alone, on this rank's own input. It shows how much of a peer's time they are.
+std::unique_ptr<Variant> makeEpilogueAlone(const Case& c, bool inPlace, int rank);
 
 // The epilogue of `c` from `sum` into the outputs of `buffers`.
 EpilogueArgs epilogueArgs(const Case& c, const Buffers& buffers, const void* sum, fcclDataType_t sumType);

@@ -8,6 +8,7 @@
 
 #include "tests/support/bootstrap_ranks.h"
 #include "tests/support/catch.h"
+#include "tests/support/descriptors.h"
 #include "transport/bootstrap.h"
 #include "transport/bootstrap_test_hooks.h"
 #include "transport/endpoint.h"
@@ -58,7 +59,7 @@ TEST_CASE("500 groups on the same fixed port, with clients of former runs still 
   BootstrapOptions options = bootstrapOptions();
   options.rendezvous = "127.0.0.1:" + freePort();
   const SocketAddress address = SocketAddress::parse(options.rendezvous).value().front();
-  const int before = openDescriptors();
+  const size_t before = openDescriptors();
   std::atomic<bool> stop{false};
   std::atomic<int> sent{0};
   // Ranks of a run that is over: they know another secret, talk garbage, or only hold the connection.
@@ -91,7 +92,7 @@ TEST_CASE("500 groups on the same fixed port, with clients of former runs still 
 
 TEST_CASE("500 groups that form and 500 that fail leave no descriptor") {
   connectRanks(3, newId());
-  const int before = openDescriptors();
+  const size_t before = openDescriptors();
   std::string errors;
   for (int round = 0; round < scaled(500); ++round) errors += connectRanks(3, newId()).text();
   CHECK(errors == "");
@@ -124,7 +125,7 @@ TEST_CASE("where descriptors run out the error says so and nothing is left behin
   rlimit limit{};
   REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
   const rlimit old = limit;
-  const int before = openDescriptors();
+  const size_t before = openDescriptors();
   int failed = 0;
   int connected = 0;
   for (int spare = 0; spare < 30 && connected < 2; ++spare) {

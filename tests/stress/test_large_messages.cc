@@ -1,9 +1,10 @@
-// Counts beyond 31 bits: an offset or a length kept in an int would go negative.
+// Counts beyond 31 bits, where an offset or a length kept in an int would go negative, and outputs beyond the caches.
 #include <sys/mman.h>
 
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "tests/support/catch.h"
 #include "tests/support/test_data.h"
@@ -31,6 +32,7 @@ TEST_CASE("stress: 2^31 + 17 elements of uint8 in place", "[stress]") {
   group.run("large all-reduce", [](Rank& rank) {
     void* mapping = mmap(nullptr, kCount, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping == MAP_FAILED) return rank.expect(false, "mmap");
+    madvise(mapping, kCount, MADV_HUGEPAGE);  // a million page faults less
     auto* values = static_cast<uint8_t*>(mapping);
     // Untouched pages stay zero; marks around every power of two and at the end.
     for (size_t at = 1; at < kCount; at *= 2) values[at] = values[at - 1] = static_cast<uint8_t>(rank.rank + 3);
@@ -44,4 +46,25 @@ TEST_CASE("stress: 2^31 + 17 elements of uint8 in place", "[stress]") {
     }
     munmap(mapping, kCount);
   }, Seconds(200));
+}
+
+TEST_CASE("stress: outputs larger than the caches, aligned and not", "[stress]") {
+  constexpr size_t kCount = 24'000'000;  // 96 MB of fp32
+  if (availableBytes() < 10 * kCount * sizeof(float)) FCCL_SKIP("too little memory is free");
+  RankGroup group(2);
+  for (const size_t shift : {size_t{0}, size_t{1}}) {
+    group.run("beyond the caches", [&](Rank& rank) {
+      std::vector<float> input(kCount);
+      std::vector<float> block(kCount + 64);
+      float* output = block.data();
+      while (reinterpret_cast<uintptr_t>(output) % 64 != 0) ++output;
+      output += shift;
+      for (size_t i = 0; i < kCount; ++i) input[i] = static_cast<float>(static_cast<int>(i * 2654435761u >> 16 & 0xfff) + rank.rank);
+      rank.ok(fcclAllReduce(input.data(), output, kCount, fcclFloat32, fcclSum, rank.comm, nullptr), "all-reduce");
+      for (size_t i = 0; i < kCount; ++i) {
+        if (output[i] == 2 * (input[i] - static_cast<float>(rank.rank)) + 1) continue;
+        return rank.expect(false, "wrong element " + std::to_string(i));
+      }
+    });
+  }
 }

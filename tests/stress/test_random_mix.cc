@@ -157,7 +157,7 @@ TEST_CASE("stress: delays at every step of the protocols, both wires, 2 to 72 ra
         own.wire = wire;
         fccl::testing::worldOf(group.comm(rank)).hooks = &own;
       }
-      mix(group, 400'000, ranks > 8 ? 12 : 150, 0);
+      mix(group, 400'000, ranks > 16 ? 4 : ranks > 8 ? 20 : 100, 0);
       uint64_t steps = 0;
       for (const StepDelays& each : delays) steps += each.steps;
       INFO(ranks << " ranks, wire " << wire);

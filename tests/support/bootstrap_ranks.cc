@@ -59,10 +59,4 @@ BootstrapGroup connectRanks(int ranks, const fcclUniqueId& id, const BootstrapOp
       ranks, "connect", [&](int rank) { return Bootstrap::connect(id, rank, ranks, options); }, limit);
 }
 
-int openDescriptors() {
-  int count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-  return count;
-}
-
 }  // namespace fccl::test

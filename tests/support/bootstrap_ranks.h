@@ -36,7 +36,5 @@ BootstrapGroup connectWith(int ranks, std::string_view what, const ConnectRank& 
 BootstrapGroup connectRanks(int ranks, const fcclUniqueId& id, const BootstrapOptions& options = bootstrapOptions(),
                             Seconds limit = Seconds(40));
 
-// Open descriptors of this process.
-int openDescriptors();
 
 }  // namespace fccl::test

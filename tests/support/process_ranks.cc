@@ -273,16 +273,6 @@ std::set<std::string> fcclLeftovers(const std::set<std::string>& before) {
   return suspects;
 }
 
-size_t openDescriptors() {
-  size_t count = 0;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
-    (void)entry;
-    ++count;
-  }
-  return count;
-}
-
 }  // namespace fccl::test
 
 // Not a test: the body of a rank's process, hidden from the list of tests.

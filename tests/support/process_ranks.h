@@ -115,7 +115,5 @@ class ProcessRanks {
 std::set<std::string> fcclNames();
 // What has come to fcclNames() since `before` and does not go away within some seconds (other tests may be running).
 std::set<std::string> fcclLeftovers(const std::set<std::string>& before);
-// Open descriptors of this process.
-size_t openDescriptors();
 
 }  // namespace fccl::test

@@ -16,6 +16,7 @@
 
 #include "tests/support/bootstrap_ranks.h"
 #include "tests/support/catch.h"
+#include "tests/support/descriptors.h"
 #include "transport/bootstrap.h"
 #include "transport/bootstrap_test_hooks.h"
 #include "transport/endpoint.h"
@@ -771,7 +772,7 @@ TEST_CASE("a network namespace with only loopback, and one with a dead interface
 
 TEST_CASE("no descriptor is left behind") {
   connectRanks(4, newId());
-  const int before = openDescriptors();
+  const size_t before = openDescriptors();
   for (int round = 0; round < 5; ++round) {
     CHECK(connectRanks(4, newId()).text() == "");
     const fcclUniqueId twice = newId();

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/support/catch.h"
+#include "tests/support/descriptors.h"
 #include "tests/support/fused_case.h"
 #include "tests/support/process_ranks.h"
 

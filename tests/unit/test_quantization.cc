@@ -255,3 +255,52 @@ TEST_CASE("rows that cancel to zero, at the first, a middle and the last token",
     }
   }
 }
+
+TEST_CASE("NVFP4: where the order of the operations decides a code", "[quantization]") {
+  // Global scales that put g * amax / 6 or an element's product next to a tie, so that another order of multiplication and
+  // division, or a rounded reciprocal, ends on the other side of it.
+  RankGroup group(2);
+  FusedCase asked = nvfp4Case();
+  asked.dtype = fcclFloat32;
+  asked.tokens = 1;
+  asked.hidden = 16;
+  FusedProblem first(asked, 2);
+  const FusedOutputs outputs = runFused(group, first);
+  std::vector<float> n(16);
+  float amax = 0;
+  for (size_t i = 0; i < 16; ++i) {
+    n[i] = static_cast<float>(load(fcclFloat32, outputs.norm.data(), i));
+    amax = std::max(amax, std::fabs(n[i]));
+  }
+  const auto scaleOf = [&](float g) { return kE4m3.encode(g * amax / 6.0f); };
+  std::vector<float> telling;
+  const auto scan = [&](double around, const auto& differs) {
+    auto g = static_cast<float>(around);
+    for (int i = 0; i < 40; ++i) g = std::nextafter(g, 0.0f);
+    for (int i = 0; i < 80; ++i, g = std::nextafter(g, kInfinity)) {
+      if (differs(g)) return telling.push_back(g);
+    }
+  };
+  for (uint32_t code = 0x20; code < 0x7e; ++code) {
+    const double tie = (kE4m3.decode(code) + kE4m3.decode(code + 1)) / 2;
+    scan(tie * 6 / amax, [&](float g) { return scaleOf(g) != kE4m3.encode(g * (amax * (1.0f / 6.0f))); });
+    scan(tie * 6 / amax, [&](float g) { return scaleOf(g) != kE4m3.encode(g * (amax / 6.0f)); });
+  }
+  const size_t scales = telling.size();
+  for (uint32_t code = 0x40; code < 0x70; code += 3) {
+    const auto scale = static_cast<float>(kE4m3.decode(code));
+    for (const float value : n) {
+      for (const double tie : {0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0}) {
+        scan(tie * scale / std::fabs(value), [&](float g) {
+          return scaleOf(g) == code && kE2m1.encode(value * (g / scale)) != kE2m1.encode(value * (g * (1.0f / scale)));
+        });
+      }
+    }
+  }
+  CHECK(scales > 10);
+  CHECK(telling.size() > scales + 10);
+  for (const float g : telling) {
+    asked.nvfp4GlobalScale = g;
+    runFused(group, asked);
+  }
+}

@@ -137,8 +137,9 @@ TEST_CASE("validate: overlap by one element is found, neighbours are not", "[val
     Fused fused(fcclPatternResidualRmsNormOutQuantNvfp4);
     const bool bytes = output == &fcclFusedArgs_t::quantOut || output == &fcclFusedArgs_t::scaleOut;
     char* const inputEnd = fused.memory + Fused::kData;
-    // Behind the residual there is room in every case.
+    // Room for the longest output right behind the input.
     fused.args.residual = inputEnd + 11 * Fused::kData;
+    fused.args.residualOut = inputEnd + 12 * Fused::kData;
     fused.args.*output = inputEnd;
     CHECK(fused.check().ok());
     fused.args.*output = inputEnd - (bytes ? 1 : 2);

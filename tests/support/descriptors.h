@@ -1,0 +1,11 @@
+// For tests that nothing leaks.
+#pragma once
+
+#include <cstddef>
+
+namespace fccl::test {
+
+// Descriptors that this process has open, the one that counts them included.
+size_t openDescriptors();
+
+}  // namespace fccl::test
