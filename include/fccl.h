@@ -4,14 +4,16 @@
  * types and reduction operators are NCCL's numbers, and a stream is the type that CUDA calls cudaStream_t.
  *
  * Devices. A communicator runs on one kind of device. This version has FCCL_DEVICE_HOST: ranks are processes or threads
- * of one machine, buffers are ordinary memory, the stream argument is NULL, and a call returns when the result is there.
+ * of one machine, buffers are ordinary memory, the stream argument is NULL, and a call returns when the result is
+ * there.
  *
- * Threads. One rank is driven by one thread at a time: two threads may not be inside collectives of the same communicator
- * at once. fcclCommAbort, fcclCommGetAsyncError and fcclGetLastError may be called from any thread at any time.
+ * Threads. One rank is driven by one thread at a time: two threads may not be inside collectives of the same
+ * communicator at once. fcclCommAbort, fcclCommGetAsyncError and fcclGetLastError may be called from any thread at any
+ * time.
  *
  * Order. All ranks of a communicator issue the same collectives in the same order with the same shapes. With
- * FCCL_CHECK=1 (or checkCalls in the configuration) a disagreement is fcclInvalidUsage on every rank, with both calls in
- * fcclGetLastError; without it a disagreement ends at the time limit.
+ * FCCL_CHECK=1 (or checkCalls in the configuration) a disagreement is fcclInvalidUsage on every rank, with both calls
+ * in fcclGetLastError; without it a disagreement ends at the time limit.
  *
  * Errors. Arguments are checked before anything moves. fcclGetLastError gives a sentence that names the argument, its
  * value and what was expected. */
@@ -24,7 +26,7 @@
 #define FCCL_MAJOR 0
 #define FCCL_MINOR 1
 #define FCCL_PATCH 0
-#define FCCL_VERSION(major, minor, patch) ((major) * 10000 + (minor) * 100 + (patch))
+#define FCCL_VERSION(major, minor, patch) ((major)*10000 + (minor)*100 + (patch))
 #define FCCL_VERSION_CODE FCCL_VERSION(FCCL_MAJOR, FCCL_MINOR, FCCL_PATCH)
 
 #if defined(__GNUC__)
@@ -93,13 +95,13 @@ typedef enum {
 
 /* What happens to the reduced rows, in this order; s, r, n as defined at fcclAllReduceFused. */
 typedef enum {
-  fcclPatternAllReduce = 0,                     /* reducedOut = s */
-  fcclPatternRmsNorm = 1,                       /* normOut = norm(s) */
-  fcclPatternResidualRmsNorm = 2,               /* residualOut = r, normOut = n */
-  fcclPatternResidualRmsNormQuantFp8 = 3,       /* residualOut, quantOut = e4m3 of n */
-  fcclPatternResidualRmsNormOutQuantFp8 = 4,    /* residualOut, normOut, quantOut */
-  fcclPatternResidualRmsNormQuantNvfp4 = 5,     /* residualOut, quantOut = e2m1 of n, scaleOut */
-  fcclPatternResidualRmsNormOutQuantNvfp4 = 6   /* residualOut, normOut, quantOut, scaleOut */
+  fcclPatternAllReduce = 0,                   /* reducedOut = s */
+  fcclPatternRmsNorm = 1,                     /* normOut = norm(s) */
+  fcclPatternResidualRmsNorm = 2,             /* residualOut = r, normOut = n */
+  fcclPatternResidualRmsNormQuantFp8 = 3,     /* residualOut, quantOut = e4m3 of n */
+  fcclPatternResidualRmsNormOutQuantFp8 = 4,  /* residualOut, normOut, quantOut */
+  fcclPatternResidualRmsNormQuantNvfp4 = 5,   /* residualOut, quantOut = e2m1 of n, scaleOut */
+  fcclPatternResidualRmsNormOutQuantNvfp4 = 6 /* residualOut, normOut, quantOut, scaleOut */
 } fcclFusionPattern_t;
 
 /* Where the scale of block k (16 columns) of row m stands in scaleOut; K = hidden / 16, KT = ceil(K / 4). */
@@ -116,9 +118,9 @@ typedef enum {
 
 /* Where ranks of different processes find their common memory. Threads of one process always use plain memory. */
 typedef enum {
-  fcclSharedMemoryAuto = 0, /* memfd, else POSIX */
+  fcclSharedMemoryAuto = 0,  /* memfd, else POSIX */
   fcclSharedMemoryMemfd = 1, /* anonymous memory, its descriptor passed over an abstract Unix socket */
-  fcclSharedMemoryPosix = 2 /* a file in /dev/shm, unlinked as soon as all ranks have it */
+  fcclSharedMemoryPosix = 2  /* a file in /dev/shm, unlinked as soon as all ranks have it */
 } fcclSharedMemory_t;
 
 /* ---- Configuration -------------------------------------------------------------------------------------------- */
@@ -133,30 +135,30 @@ typedef struct {
   size_t size;
   unsigned int magic;
   unsigned int version;
-  int deviceType;     /* fcclDeviceType_t (all) */
-  int strategy;       /* fcclStrategy_t that stands for AUTO; FCCL_STRATEGY (all) */
-  int checkCalls;     /* 1: compare the calls of all ranks; FCCL_CHECK (all) */
-  int timeoutMs;      /* a collective that waits longer for a rank fails with fcclRemoteError; 0: never; FCCL_TIMEOUT_MS */
-  int initTimeoutMs;  /* the same for initialisation; FCCL_INIT_TIMEOUT_MS */
-  int sharedMemory;   /* fcclSharedMemory_t; FCCL_SHARED_MEMORY=auto|memfd|posix (all) */
-  int bindCores;      /* 1: bind the calling thread to a core of its own, chosen by hwloc; FCCL_BIND_CORES */
-  int slotBytes;      /* bytes of one staging slot; each rank holds 8 of them; FCCL_SLOT_BYTES (all) */
+  int deviceType; /* fcclDeviceType_t (all) */
+  int strategy;   /* fcclStrategy_t that stands for AUTO; FCCL_STRATEGY (all) */
+  int checkCalls; /* 1: compare the calls of all ranks; FCCL_CHECK (all) */
+  int timeoutMs;  /* a collective that waits longer for a rank fails with fcclRemoteError; 0: never; FCCL_TIMEOUT_MS */
+  int initTimeoutMs;   /* the same for initialisation; FCCL_INIT_TIMEOUT_MS */
+  int sharedMemory;    /* fcclSharedMemory_t; FCCL_SHARED_MEMORY=auto|memfd|posix (all) */
+  int bindCores;       /* 1: bind the calling thread to a core of its own, chosen by hwloc; FCCL_BIND_CORES */
+  int slotBytes;       /* bytes of one staging slot; each rank holds 8 of them; FCCL_SLOT_BYTES (all) */
   const char* netName; /* network interface of the rendezvous; FCCL_SOCKET_IFNAME */
 } fcclConfig_t;
 
-#define FCCL_CONFIG_INITIALIZER                                                                                    \
-  {                                                                                                                \
-    sizeof(fcclConfig_t), FCCL_CONFIG_MAGIC, FCCL_CONFIG_VERSION, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT,    \
-        FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT,                \
-        FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, NULL                                                         \
+#define FCCL_CONFIG_INITIALIZER                                                                                 \
+  {                                                                                                             \
+    sizeof(fcclConfig_t), FCCL_CONFIG_MAGIC, FCCL_CONFIG_VERSION, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, \
+        FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT,             \
+        FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, NULL                                                      \
   }
 
 /* ---- Lifecycle ------------------------------------------------------------------------------------------------ */
 
 FCCL_API fcclResult_t fcclGetVersion(int* version);
 
-/* Called by one rank, which then hands the id to all others. Opens a listener that the first rank-0 fcclCommInit of this
- * process with this id takes over; that call must come from this process. One id serves one communicator. */
+/* Called by one rank, which then hands the id to all others. Opens a listener that the first rank-0 fcclCommInit of
+ * this process with this id takes over; that call must come from this process. One id serves one communicator. */
 FCCL_API fcclResult_t fcclGetUniqueId(fcclUniqueId* id);
 
 /* Collective over nranks ranks; returns when all have arrived, or after the time limit with the missing ranks named.
@@ -166,10 +168,11 @@ FCCL_API fcclResult_t fcclCommInit(fcclComm_t* comm, int nranks, fcclUniqueId id
 /* All ranks in one process: comms[0..nranks-1]. The caller then drives each from a thread of its own. */
 FCCL_API fcclResult_t fcclCommInitAll(fcclComm_t* comms, int nranks, const fcclConfig_t* config);
 
-/* Collective over comm. Ranks with the same color form a new communicator, ordered by key, then by old rank. A rank with
- * FCCL_SPLIT_NOCOLOR takes part in the call and gets NULL. config NULL: as the parent. */
+/* Collective over comm. Ranks with the same color form a new communicator, ordered by key, then by old rank. A rank
+ * with FCCL_SPLIT_NOCOLOR takes part in the call and gets NULL. config NULL: as the parent. */
 #define FCCL_SPLIT_NOCOLOR (-1)
-FCCL_API fcclResult_t fcclCommSplit(fcclComm_t comm, int color, int key, fcclComm_t* newComm, const fcclConfig_t* config);
+FCCL_API fcclResult_t fcclCommSplit(fcclComm_t comm, int color, int key, fcclComm_t* newComm,
+                                    const fcclConfig_t* config);
 
 /* Ends the use of comm: later collectives are fcclInvalidUsage. fcclCommDestroy includes it. */
 FCCL_API fcclResult_t fcclCommFinalize(fcclComm_t comm);
@@ -177,8 +180,9 @@ FCCL_API fcclResult_t fcclCommFinalize(fcclComm_t comm);
 /* Gives everything back. Local: does not wait for other ranks, dead or alive. No call may be under way on comm. */
 FCCL_API fcclResult_t fcclCommDestroy(fcclComm_t comm);
 
-/* As destroy, but first makes calls of this rank that are under way return (fcclInvalidUsage) and tells the peers, whose
- * calls return fcclRemoteError naming this rank. May be called from any thread; comm may not be used afterwards. */
+/* As destroy, but first makes calls of this rank that are under way return (fcclInvalidUsage) and tells the peers,
+ * whose calls return fcclRemoteError naming this rank. May be called from any thread; comm may not be used afterwards.
+ */
 FCCL_API fcclResult_t fcclCommAbort(fcclComm_t comm);
 
 /* *asyncError: fcclSuccess, or the error that has ended the use of comm. */
@@ -199,9 +203,9 @@ FCCL_API const char* fcclGetLastError(fcclComm_t comm);
 
 /* recvbuff[i] = op over ranks of sendbuff[i]. sendbuff == recvbuff is in place; other overlap is refused. count 0 is
  * fine, with NULL pointers.
- * Arithmetic: fp16, bf16 and fp32 are combined in fp32 in rank order and rounded once; a sum is never -0. fp64 and integers
- * are combined in their own type, integers wrap around. Min and max return NaN where any rank has NaN. Avg is the sum
- * divided by the number of ranks before the rounding (integers: truncated towards zero). */
+ * Arithmetic: fp16, bf16 and fp32 are combined in fp32 in rank order and rounded once; a sum is never -0. fp64 and
+ * integers are combined in their own type, integers wrap around. Min and max return NaN where any rank has NaN. Avg is
+ * the sum divided by the number of ranks before the rounding (integers: truncated towards zero). */
 FCCL_API fcclResult_t fcclAllReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDataType_t datatype,
                                     fcclRedOp_t op, fcclComm_t comm, fcclStream_t stream);
 
@@ -211,37 +215,39 @@ FCCL_API fcclResult_t fcclAllReduce(const void* sendbuff, void* recvbuff, size_t
 
 /* Arguments of fcclAllReduceFused. Start from FCCL_FUSED_ARGS_INITIALIZER; pointers that the pattern does not use stay
  * NULL. residual, weight and scales are the same on every rank. Allowed aliases, each exactly equal: residualOut ==
- * residual, reducedOut == input, normOut == input (the last two not together). Any other overlap of an output is refused. */
+ * residual, reducedOut == input, normOut == input (the last two not together). Any other overlap of an output is
+ * refused. */
 typedef struct {
   size_t size;
   unsigned int magic;
   unsigned int version;
   fcclFusionPattern_t pattern;
-  fcclDataType_t dtype;          /* fp32, fp16 or bf16: input, residual, reducedOut, residualOut, normOut */
-  int64_t tokens;                /* rows, >= 0 */
-  int64_t hidden;                /* columns, > 0; a multiple of 16 for NVFP4 */
-  const void* input;             /* [tokens, hidden] of this rank's partial sums */
-  const void* residual;          /* [tokens, hidden] */
-  const void* weight;            /* [hidden] of weightDtype */
-  int weightDtype;               /* fcclFloat32, dtype, or FCCL_DTYPE_SAME for dtype */
-  float weightBias;              /* 0, or 1 for norms that multiply by 1 + weight */
-  float eps;                     /* finite, >= 0 */
-  void* reducedOut;              /* [tokens, hidden]; optional in all patterns but ALL_REDUCE */
-  void* residualOut;             /* [tokens, hidden] */
-  void* normOut;                 /* [tokens, hidden] */
-  void* quantOut;                /* FP8: [tokens, hidden] bytes. NVFP4: [tokens, hidden / 2], element 2i in the low nibble */
-  void* scaleOut;                /* NVFP4: fcclQuantScaleBytes bytes, padding written as zero */
-  const float* fp8DequantScale;  /* one value; quantOut = e4m3(n / *fp8DequantScale) */
-  const float* nvfp4GlobalScale; /* one value g; block scale = e4m3(g * amax / 6), element = e2m1(n * g / block scale) */
+  fcclDataType_t dtype; /* fp32, fp16 or bf16: input, residual, reducedOut, residualOut, normOut */
+  int64_t tokens;       /* rows, >= 0 */
+  int64_t hidden;       /* columns, > 0; a multiple of 16 for NVFP4 */
+  const void* input;    /* [tokens, hidden] of this rank's partial sums */
+  const void* residual; /* [tokens, hidden] */
+  const void* weight;   /* [hidden] of weightDtype */
+  int weightDtype;      /* fcclFloat32, dtype, or FCCL_DTYPE_SAME for dtype */
+  float weightBias;     /* 0, or 1 for norms that multiply by 1 + weight */
+  float eps;            /* finite, >= 0 */
+  void* reducedOut;     /* [tokens, hidden]; optional in all patterns but ALL_REDUCE */
+  void* residualOut;    /* [tokens, hidden] */
+  void* normOut;        /* [tokens, hidden] */
+  void* quantOut;       /* FP8: [tokens, hidden] bytes. NVFP4: [tokens, hidden / 2], element 2i in the low nibble */
+  void* scaleOut;       /* NVFP4: fcclQuantScaleBytes bytes, padding written as zero */
+  const float* fp8DequantScale; /* one value; quantOut = e4m3(n / *fp8DequantScale) */
+  const float*
+      nvfp4GlobalScale; /* one value g; block scale = e4m3(g * amax / 6), element = e2m1(n * g / block scale) */
   fcclScaleLayout_t scaleLayout;
   fcclStrategy_t strategy;
 } fcclFusedArgs_t;
 
-#define FCCL_FUSED_ARGS_INITIALIZER                                                                                \
-  {                                                                                                                \
-    sizeof(fcclFusedArgs_t), FCCL_FUSED_ARGS_MAGIC, FCCL_FUSED_ARGS_VERSION, fcclPatternAllReduce, fcclBfloat16,   \
-        0, 0, NULL, NULL, NULL, FCCL_DTYPE_SAME, 0.0f, 1e-5f, NULL, NULL, NULL, NULL, NULL, NULL, NULL,            \
-        fcclScaleSwizzled128x4, fcclStrategyAuto                                                                   \
+#define FCCL_FUSED_ARGS_INITIALIZER                                                                                    \
+  {                                                                                                                    \
+    sizeof(fcclFusedArgs_t), FCCL_FUSED_ARGS_MAGIC, FCCL_FUSED_ARGS_VERSION, fcclPatternAllReduce, fcclBfloat16, 0, 0, \
+        NULL, NULL, NULL, FCCL_DTYPE_SAME, 0.0f, 1e-5f, NULL, NULL, NULL, NULL, NULL, NULL, NULL,                      \
+        fcclScaleSwizzled128x4, fcclStrategyAuto                                                                       \
   }
 
 /* All-reduce and what follows it in a transformer layer, row by row, in one pass:
@@ -263,9 +269,9 @@ FCCL_API fcclResult_t fcclQuantScaleBytes(int64_t tokens, int64_t hidden, fcclFu
 FCCL_API fcclResult_t fcclMemAlloc(void** ptr, size_t size);
 FCCL_API fcclResult_t fcclMemFree(void* ptr);
 
-/* Collective. Makes [buff, buff + size), which must lie inside one fcclMemAlloc block, readable and writable by all ranks;
- * size is the same on all ranks. A collective whose buffers lie in windows, at the same offsets on every rank, moves
- * data without staging. Either all ranks pass window memory or none does. */
+/* Collective. Makes [buff, buff + size), which must lie inside one fcclMemAlloc block, readable and writable by all
+ * ranks; size is the same on all ranks. A collective whose buffers lie in windows, at the same offsets on every rank,
+ * moves data without staging. Either all ranks pass window memory or none does. */
 FCCL_API fcclResult_t fcclCommWindowRegister(fcclComm_t comm, void* buff, size_t size, fcclWindow_t* window, int flags);
 
 /* Collective over comm: no peer uses the window any more when it returns. */

@@ -11,22 +11,22 @@ enum class QuantKind : uint8_t { kNone, kFp8, kNvfp4 };
 // One row-wise fused call. Everything optional is NULL where the pattern has none. A plain all-reduce is one row with
 // `cols` elements, all but `input` and `reducedOut` NULL.
 struct RowArgs {
-  const void* input = nullptr;     // [rows, cols]
-  const void* residual = nullptr;  // [rows, cols]
-  const void* weight = nullptr;    // [cols], NULL: no norm
-  void* reducedOut = nullptr;      // [rows, cols]
-  void* residualOut = nullptr;     // [rows, cols]
-  void* normOut = nullptr;         // [rows, cols]
-  uint8_t* quantOut = nullptr;     // [rows, cols] (FP8) or [rows, cols / 2] (NVFP4)
-  uint8_t* scaleOut = nullptr;     // NVFP4 block scales
+  const void* input = nullptr;        // [rows, cols]
+  const void* residual = nullptr;     // [rows, cols]
+  const void* weight = nullptr;       // [cols], NULL: no norm
+  void* reducedOut = nullptr;         // [rows, cols]
+  void* residualOut = nullptr;        // [rows, cols]
+  void* normOut = nullptr;            // [rows, cols]
+  uint8_t* quantOut = nullptr;        // [rows, cols] (FP8) or [rows, cols / 2] (NVFP4)
+  uint8_t* scaleOut = nullptr;        // NVFP4 block scales
   const float* quantScale = nullptr;  // fp8DequantScale or nvfp4GlobalScale
   int64_t rows = 0;
   int64_t cols = 0;
   float eps = 0;
   float weightBias = 0;
-  bool weightIsFp32 = false;       // else of the data's own type
+  bool weightIsFp32 = false;  // else of the data's own type
   QuantKind quant = QuantKind::kNone;
-  uint8_t scaleLayout = 0;         // fcclScaleLayout_t
+  uint8_t scaleLayout = 0;  // fcclScaleLayout_t
 };
 
 // Columns that share one NVFP4 scale.

@@ -2,15 +2,15 @@
 //   pass 1   s = round(sum over ranks)                        -> reducedOut
 //            r = round(s + residual), else r = s              -> residualOut; r is kept, its squares are summed
 //   pass 2   n = round(r * 1/sqrt(mean(r^2) + eps) * (bias + weight))  -> normOut; quantized from the rounded n
-// The sum starts from +0, so s is never -0 (sums of fp16, bf16 and fp32 values cannot underflow to zero), whatever a wire
-// did to the sign of a zero on the way.
+// The sum starts from +0, so s is never -0 (sums of fp16, bf16 and fp32 values cannot underflow to zero), whatever a
+// wire did to the sign of a zero on the way.
 //
 // A Team is who works on the row: one CPU thread with vector registers, or a block or cluster of GPU threads.
 //   Raw, Values, Rounded   a pack as it is stored; in fp32; rounded to the data type but not yet packed
 //   RowState               begin(), keep(k, p, raw), kept(k, p), addSquares(k, values): registers or a scratch row
 //   forEachPack(span, f)   f(k, p): p a pack of the span that is this thread's; k a compile-time register index
-//   squares(state)         team-wide sum of squares in the order fixed for this kind of device. Never inside forEachPack.
-//   rowTeam()              what pass 2 needs: forEachPack, weight, quantizer
+//   squares(state)         team-wide sum of squares in the order fixed for this kind of device. Never inside
+//   forEachPack. rowTeam()              what pass 2 needs: forEachPack, weight, quantizer
 #pragma once
 
 #include "kernels/pattern.h"
@@ -39,8 +39,8 @@ FCCL_ROW_FN void normalizeRow(const RowTeam& team, const RowArgs& a, RowState& s
 
 // sumOf(k, p): the fp32 sum over ranks of pack p. out: where the outputs of this row go.
 template <class Pattern, class Team, class SumOf, class Outputs>
-FCCL_TEAM_FN void rowEpilogue(Team& team, const RowArgs& a, const Span& span, typename Team::RowState& state, Outputs& out,
-                              SumOf&& sumOf) {
+FCCL_TEAM_FN void rowEpilogue(Team& team, const RowArgs& a, const Span& span, typename Team::RowState& state,
+                              Outputs& out, SumOf&& sumOf) {
   if constexpr (Pattern::kNorm) {
     if (span.col0 == 0) state.begin();
   }

@@ -1,4 +1,5 @@
-// Number formats in plain arithmetic, for both devices: the exact rules that every fast path must reproduce byte for byte.
+// Number formats in plain arithmetic, for both devices: the exact rules that every fast path must reproduce byte for
+// byte.
 #pragma once
 
 #include <cstdint>
@@ -87,8 +88,8 @@ FCCL_BOTH_FN uint8_t e2m1FromFloat(float f) {
   return static_cast<uint8_t>(sign | code);
 }
 
-// Scale byte of an NVFP4 block: e4m3(global * amax / 6), saturating, never with a sign and never NaN: what is not positive
-// (also from a bad global scale) is 0. amax leaves NaN out. Both operations correctly rounded.
+// Scale byte of an NVFP4 block: e4m3(global * amax / 6), saturating, never with a sign and never NaN: what is not
+// positive (also from a bad global scale) is 0. amax leaves NaN out. Both operations correctly rounded.
 FCCL_BOTH_FN uint8_t nvfp4ScaleByte(float global, float amax) {
 #if defined(__CUDA_ARCH__)
   const float wanted = __fdiv_rn(__fmul_rn(global, amax), 6.0f);

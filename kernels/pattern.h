@@ -1,5 +1,5 @@
-// What a fused pattern consists of, as compile-time facts (CUDA: one kernel per pattern) or as facts of the call (HOST: one
-// kernel with and one without norm; a test per pack is free there, an instantiation per pattern is not).
+// What a fused pattern consists of, as compile-time facts (CUDA: one kernel per pattern) or as facts of the call (HOST:
+// one kernel with and one without norm; a test per pack is free there, an instantiation per pattern is not).
 #pragma once
 
 #include "kernels/call.h"

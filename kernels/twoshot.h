@@ -5,18 +5,19 @@
 // 2 reduce chunk i - 1  owner      that part of every rank; epilogue of the own rows; sends what is gathered
 // 3 gather chunk i - 2  every rank the parts of all owners
 //
-// bytes on the link per rank   (R - 1) / R * payload out and in, twice; the second time the outputs of the pattern (wire
+// bytes on the link per rank   (R - 1) / R * payload out and in, twice; the second time the outputs of the pattern
+// (wire
 //                              kFlags: the epilogue is done once, by the owner) or the sums (kLamport: by every rank)
 // buffers                      one ring for each half
 // synchronisation              none but the data
 //
-// Owners: whole rows, contiguous ranges of the call, the first rows % R owners one more; a plain call is one row, and each
-// chunk of its columns is split evenly.
+// Owners: whole rows, contiguous ranges of the call, the first rows % R owners one more; a plain call is one row, and
+// each chunk of its columns is split evenly.
 //
-// Why slots are free, ring of 4 per half. Step 1 of chunk i overwrites chunk i - 4: step 3 of the turn before received the
-// gathered chunk i - 3 of every owner, which an owner sends after its step 2 of that chunk. Step 2 sends gather chunk i - 1
-// over i - 5: it has just received chunk i - 1 of every rank, which a rank sends (step 1) after its step 3 of chunk i - 4.
-// An owner without rows in a chunk sends none of it in wire kLamport, and nobody's slot there is used.
+// Why slots are free, ring of 4 per half. Step 1 of chunk i overwrites chunk i - 4: step 3 of the turn before received
+// the gathered chunk i - 3 of every owner, which an owner sends after its step 2 of that chunk. Step 2 sends gather
+// chunk i - 1 over i - 5: it has just received chunk i - 1 of every rank, which a rank sends (step 1) after its step 3
+// of chunk i - 4. An owner without rows in a chunk sends none of it in wire kLamport, and nobody's slot there is used.
 #pragma once
 
 #include "kernels/epilogue.h"
@@ -53,9 +54,8 @@ FCCL_TEAM_FN void twoshot(Team& team, const RowArgs& a) {
         const auto own = team.rowOf(a.input, span.row);
         auto outputs = team.gatherOutputs(a, out, part, r);
         from.startRow(part, r);
-        rowEpilogue<Pattern>(team, a, span, state, outputs, [&](auto, auto p) FCCL_TEAM_LAMBDA {
-          return from.sum(p, team.load(own, p));
-        });
+        rowEpilogue<Pattern>(team, a, span, state, outputs,
+                             [&](auto, auto p) FCCL_TEAM_LAMBDA { return from.sum(p, team.load(own, p)); });
       }
       team.close(from);
       team.endSend(out);

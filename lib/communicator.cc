@@ -76,6 +76,7 @@ void Communicator::abort() {
 }
 
 Status Communicator::run(CheckedCall& call) {
+  // Acquire: as in usable().
   if (state_.load(std::memory_order_acquire) != kUsable) return usable();
   const Plan* plan = nullptr;
   if (!call.empty()) {

@@ -59,8 +59,8 @@ class Communicator {
   Result<const Plan*> makePlan(const PlanKey& key, const Query& query, fcclStrategy_t strategy);
   Status compareCalls(const CheckedCall& call);
   host::CallSignature signature(const CheckedCall& call) const;
-  // True, with world_.failure set, where this rank or a peer has aborted or given up: no call that begins now can end well,
-  // even if all that it waits for is already there.
+  // True, with world_.failure set, where this rank or a peer has aborted or given up: no call that begins now can end
+  // well, even if all that it waits for is already there.
   bool someoneHasEnded();
   // Ends the use of the communicator with what world_.failure says.
   Status fail(const CheckedCall& call);

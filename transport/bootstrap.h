@@ -41,8 +41,8 @@ class Bootstrap {
   virtual Status allGather(void* all, size_t bytes) = 0;
   virtual Status barrier() = 0;
 
-  // Collective: success where `mine` is success on every rank, else the failure of the lowest rank that has one, on every
-  // rank, prefixed by "rank N: " on the others. So no rank goes on alone.
+  // Collective: success where `mine` is success on every rank, else the failure of the lowest rank that has one, on
+  // every rank, prefixed by "rank N: " on the others. So no rank goes on alone.
   virtual Status agree(const Status& mine) = 0;
 
   // Makes a call that is under way, on any thread, return fcclInvalidUsage, and every later one.

@@ -97,7 +97,7 @@ Verdict fileByMemfd(Bootstrap& bootstrap, const ProcessMap& processes, const Lay
   if (Verdict verdict = settle(bootstrap, status); !verdict.ok()) return verdict;
   PassedDescriptors got;
   const int mine = file->get();
-  const Verdict passed =
+  Verdict passed =
       passDescriptors(bootstrap, processes, {&mine, processes.rank() == 0 ? size_t{1} : size_t{0}}, deadline, &got);
   if (passed.ok() && processes.isLeader() && processes.rank() != 0) *file = std::move(got[0][0]);
   return passed;

@@ -29,14 +29,14 @@ struct HostMemoryOptions {
   bool numaLocal = true;  // place each rank's part on the NUMA node of the thread that calls
 };
 
-// Collective. All ranks are on this machine. The memory is zeroed, and every page is there: a full or too small /dev/shm,
-// or too little memory, is an error here (with the bytes needed and the option that helps), never a SIGBUS later. Nothing
-// stays behind in the file system, whenever a rank is killed.
+// Collective. All ranks are on this machine. The memory is zeroed, and every page is there: a full or too small
+// /dev/shm, or too little memory, is an error here (with the bytes needed and the option that helps), never a SIGBUS
+// later. Nothing stays behind in the file system, whenever a rank is killed.
 Result<std::unique_ptr<SymmetricMemory>> createHostMemory(Bootstrap& bootstrap, size_t bytesPerRank,
                                                           const HostMemoryOptions& options);
 
-// A block that fcclMemAlloc hands out. Kept in a process-wide table (a cache that says so), since registration has to find
-// the descriptor by address.
+// A block that fcclMemAlloc hands out. Kept in a process-wide table (a cache that says so), since registration has to
+// find the descriptor by address.
 Result<void*> allocateWindowMemory(size_t bytes);
 Status freeWindowMemory(void* ptr);  // fcclInvalidArgument for a pointer that allocateWindowMemory did not give
 

@@ -18,7 +18,7 @@ Reason eligible(const Query&, const Facts&) { return {}; }
 
 size_t workspace(const Query& query, const Facts& facts) {
   if (!hasShares(query, facts)) return kOneshotRow.workspace(query, facts);
-  return host::kChannels * host::kRingSlots * (facts.slotBytes + host::kSlotPad);
+  return size_t{host::kChannels} * host::kRingSlots * (facts.slotBytes + host::kSlotPad);
 }
 
 Plan plan(const Query& query, const Facts& facts) {

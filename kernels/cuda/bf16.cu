@@ -3,7 +3,7 @@
 namespace fccl::cuda {
 
 cudaError_t launchBf16(Protocol protocol, const CudaWorld& world, const RowArgs& rows, const LaunchShape& shape,
-                     cudaStream_t stream) {
+                       cudaStream_t stream) {
   return launchType<Bf16>(protocol, world, rows, shape, stream);
 }
 

@@ -15,9 +15,9 @@ enum class Protocol : uint8_t { kOneshot, kTwoshot };
 
 // Device memory of one rank that no peer touches; zeroed before first use.
 struct DeviceState {
-  uint32_t epoch;     // of the next call, modulo 2^32
-  uint32_t arrived;   // blocks of the running call that have read the epoch
-  uint32_t aborted;   // set by the host, or by a block whose wait passed the time limit: every wait ends
+  uint32_t epoch;    // of the next call, modulo 2^32
+  uint32_t arrived;  // blocks of the running call that have read the epoch
+  uint32_t aborted;  // set by the host, or by a block whose wait passed the time limit: every wait ends
 };
 
 // What a kernel knows of its communicator. Symmetric memory of each rank: three epochs, each
@@ -46,8 +46,8 @@ struct LaunchShape {
   int threads;  // a multiple of 32, at most 1024
 };
 
-// Enqueues one call. fp32, fp16, bf16; sum. cudaErrorInvalidValue: a row has more packs of 16 bytes than 4 per thread, or
-// the call needs more than world.epochBytes. All ranks' kernels of a call must be able to run at the same time.
+// Enqueues one call. fp32, fp16, bf16; sum. cudaErrorInvalidValue: a row has more packs of 16 bytes than 4 per thread,
+// or the call needs more than world.epochBytes. All ranks' kernels of a call must be able to run at the same time.
 cudaError_t launch(Protocol protocol, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,
                    const LaunchShape& shape, cudaStream_t stream);
 

@@ -3,7 +3,7 @@
 namespace fccl::cuda {
 
 cudaError_t launchFp16(Protocol protocol, const CudaWorld& world, const RowArgs& rows, const LaunchShape& shape,
-                     cudaStream_t stream) {
+                       cudaStream_t stream) {
   return launchType<Fp16>(protocol, world, rows, shape, stream);
 }
 

@@ -19,7 +19,8 @@ cudaError_t arm(char* memory, uint64_t bytes, cudaStream_t stream) {
 
 cudaError_t launch(Protocol protocol, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,
                    const LaunchShape& shape, cudaStream_t stream) {
-  if (shape.threads % 32 != 0 || shape.threads <= 0 || shape.threads > 1024 || shape.blocks <= 0) return cudaErrorInvalidValue;
+  if (shape.threads % 32 != 0 || shape.threads <= 0 || shape.threads > 1024 || shape.blocks <= 0)
+    return cudaErrorInvalidValue;
   switch (dtype) {
     case fcclBfloat16: return launchBf16(protocol, world, rows, shape, stream);
     case fcclFloat16: return launchFp16(protocol, world, rows, shape, stream);

@@ -115,7 +115,8 @@ FCCL_TEAM_FN void storeSlot(char* at, Raw raw) {
 }
 
 FCCL_TEAM_FN bool holdsSentinel(Raw raw) {
-  return raw.words[0] == kSentinel || raw.words[1] == kSentinel || raw.words[2] == kSentinel || raw.words[3] == kSentinel;
+  return raw.words[0] == kSentinel || raw.words[1] == kSentinel || raw.words[2] == kSentinel ||
+         raw.words[3] == kSentinel;
 }
 FCCL_TEAM_FN Raw withoutSentinel(Raw raw) {
 #pragma unroll

@@ -1,4 +1,5 @@
-// The CUDA team: one block of threads, a row at a time, each thread with `packsPerThread` packs in registers; wire Lamport.
+// The CUDA team: one block of threads, a row at a time, each thread with `packsPerThread` packs in registers; wire
+// Lamport.
 #pragma once
 
 #include "kernels/cuda/cuda_kernels.h"
@@ -42,8 +43,8 @@ class BlockTeam {
   // A wait that gives up lets its thread go on with what is there; all threads reach the end, and the host reads why.
   static constexpr FCCL_TEAM_FN bool failed() { return false; }
 
-  // The epoch is read by every block before it counts itself as arrived, and moved on by the block that arrives last: no
-  // block waits for another, and a replayed graph finds the state where the last call left it.
+  // The epoch is read by every block before it counts itself as arrived, and moved on by the block that arrives last:
+  // no block waits for another, and a replayed graph finds the state where the last call left it.
   FCCL_TEAM_FN void begin(const RowArgs& a) {
     if (threadIdx.x == 0) {
       *epochShared_ = *reinterpret_cast<volatile uint32_t*>(&world_.state->epoch);
@@ -102,7 +103,8 @@ class BlockTeam {
     return w;
   }
 
-  // The row between its passes, in registers. Squares are kept per pack: their order must not depend on the block's size.
+  // The row between its passes, in registers. Squares are kept per pack: their order must not depend on the block's
+  // size.
   class RowState {
    public:
     FCCL_TEAM_FN explicit RowState(BlockTeam&) {}
@@ -142,7 +144,8 @@ class BlockTeam {
     float squares_[packsPerThread];
   };
 
-  // Order: the elements of a pack, a lane tree over 32 packs, a tree over these groups: a function of the row length only.
+  // Order: the elements of a pack, a lane tree over 32 packs, a tree over these groups: a function of the row length
+  // only.
   FCCL_TEAM_FN float squares(RowState& state) {
     const int warps = static_cast<int>(blockDim.x) / 32;
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -233,7 +236,9 @@ class BlockTeam {
    private:
     friend class BlockTeam;
     FCCL_TEAM_FN Outputs(const BlockTeam& team, int64_t row, Send* pushed) : team_(team), row_(row), pushed_(pushed) {}
-    FCCL_TEAM_FN void put(void* base, Pack p, Rounded v) const { storeUser<D, aligned>(team_.rowOf(base, row_), p, v.raw); }
+    FCCL_TEAM_FN void put(void* base, Pack p, Rounded v) const {
+      storeUser<D, aligned>(team_.rowOf(base, row_), p, v.raw);
+    }
     const BlockTeam& team_;
     int64_t row_;
     Send* pushed_;

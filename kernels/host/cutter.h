@@ -45,7 +45,8 @@ class Cutter {
         colsPerChunk_(smaller(call.shape.colsPerChunk, call.rows.cols)),
         rowStride_(roundUpTo64(colsPerChunk_ * elementBytes_)) {}
 
-  // Bytes from a row to the next in a slot. Rows start at cache lines, so that a row's last register may be stored whole.
+  // Bytes from a row to the next in a slot. Rows start at cache lines, so that a row's last register may be stored
+  // whole.
   int64_t rowStride() const { return rowStride_; }
 
   // ---- Every rank takes every chunk.

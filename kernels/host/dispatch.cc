@@ -29,7 +29,8 @@ bool simdAvailable(Simd simd) {
     case Simd::kAvx2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
     case Simd::kAvx512:
       return simdAvailable(Simd::kAvx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+             __builtin_cpu_supports("avx512bf16");
   }
   return false;
 #else

@@ -35,20 +35,23 @@ Kernel kernelOf(Protocol protocol) {
   return nullptr;
 }
 
-// Two ranks get kernels of their own where it was measured to matter: the loop over ranks disappears from the inner loop.
+// Two ranks get kernels of their own where it was measured to matter: the loop over ranks disappears from the inner
+// loop.
 template <class D, class Isa>
 Kernel findFloatKernel(Protocol protocol, Wire wire, bool norm, int ranks) {
   constexpr int kTwo = Isa::kHasKernelsForTwo ? 2 : 0;
   const bool two = ranks == 2;
   if (wire == Wire::kLamport) {
     if (protocol != Protocol::kOneshot || !two) {
-      return norm ? kernelOf<D, Isa, Wire::kLamport, true, 0>(protocol) : kernelOf<D, Isa, Wire::kLamport, false, 0>(protocol);
+      return norm ? kernelOf<D, Isa, Wire::kLamport, true, 0>(protocol)
+                  : kernelOf<D, Isa, Wire::kLamport, false, 0>(protocol);
     }
     return norm ? runKernel<HostTeam<D, Isa, Wire::kLamport, kTwo>, Protocol::kOneshot, true>
                 : runKernel<HostTeam<D, Isa, Wire::kLamport, kTwo>, Protocol::kOneshot, false>;
   }
   if (two) {
-    return norm ? kernelOf<D, Isa, Wire::kFlags, true, kTwo>(protocol) : kernelOf<D, Isa, Wire::kFlags, false, kTwo>(protocol);
+    return norm ? kernelOf<D, Isa, Wire::kFlags, true, kTwo>(protocol)
+                : kernelOf<D, Isa, Wire::kFlags, false, kTwo>(protocol);
   }
   return norm ? kernelOf<D, Isa, Wire::kFlags, true, 0>(protocol) : kernelOf<D, Isa, Wire::kFlags, false, 0>(protocol);
 }

@@ -126,7 +126,8 @@ inline void copyRow(const RowArgs& a, const Chunk& part, int64_t r, size_t eleme
   }
   if (a.quant == QuantKind::kNvfp4) {
     const int64_t K = a.cols / kNvfp4Block;
-    for (int64_t k = 0; k < K; k++) a.scaleOut[scaleOffset(a.scaleLayout, row, k, K)] = static_cast<uint8_t>(from.scale[k]);
+    for (int64_t k = 0; k < K; k++)
+      a.scaleOut[scaleOffset(a.scaleLayout, row, k, K)] = static_cast<uint8_t>(from.scale[k]);
   }
 }
 

@@ -53,7 +53,8 @@ class RowQuantizer {
     out_.quantWritten(p.index * P::kLanes, p.elements);
   }
 
-  // 16 blocks at a time: their amax, then their scales as vectors (one division each instead of sixteen), then the codes.
+  // 16 blocks at a time: their amax, then their scales as vectors (one division each instead of sixteen), then the
+  // codes.
   FCCL_TEAM_FN void nvfp4() {
     constexpr int kGroup = 16;
     constexpr int kPacksPerBlock = kNvfp4Block / P::kLanes;

@@ -70,7 +70,8 @@ void reduce(char* out, const char* const* in, int ranks, int64_t n) {
     const size_t bytes = static_cast<size_t>(count) * sizeof(Memory);
     std::memcpy(raw, in[0] + at, bytes);
     // From +0, so that a sum of -0 is +0 here as in the other kernels.
-    for (int64_t i = 0; i < count; i++) total[i] = kSums ? combine<op>(Value{}, Type::widen(raw[i])) : Type::widen(raw[i]);
+    for (int64_t i = 0; i < count; i++)
+      total[i] = kSums ? combine<op>(Value{}, Type::widen(raw[i])) : Type::widen(raw[i]);
     for (int r = 1; r < ranks; r++) {
       std::memcpy(raw, in[r] + at, bytes);
       for (int64_t i = 0; i < count; i++) total[i] = combine<op>(total[i], Type::widen(raw[i]));

@@ -8,7 +8,8 @@
 
 namespace fccl::host {
 
-// out[i] = op over `ranks` inputs, i < n; fp16 and bf16 in fp32, everything else in its own type. out may be one of `in`.
+// out[i] = op over `ranks` inputs, i < n; fp16 and bf16 in fp32, everything else in its own type. out may be one of
+// `in`.
 using ReduceFunction = void (*)(char* out, const char* const* in, int ranks, int64_t n);
 
 ReduceFunction findReduceFunction(fcclDataType_t dtype, fcclRedOp_t op);

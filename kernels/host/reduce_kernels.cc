@@ -53,7 +53,9 @@ class ReduceTeam : public TeamBase {
 
   class Send {
    public:
-    void startRow(const Chunk& chunk, int64_t r) { to_ = slot_ + r * team_.cutter_.rowStride() - team_.bytes(chunk.col0); }
+    void startRow(const Chunk& chunk, int64_t r) {
+      to_ = slot_ + r * team_.cutter_.rowStride() - team_.bytes(chunk.col0);
+    }
     void startRowFor(int owner, const Chunk& part, int64_t r) {
       to_ = slot_ + owner * team_.cutter_.ownerBytes() + r * team_.cutter_.rowStride() - team_.bytes(part.col0);
     }

@@ -1,5 +1,5 @@
-// Lamport wire: the word that means "not arrived". Compared as an integer at the width of a word, whatever the data type:
-// as a float it would equal +0, and under flush-to-zero every negative subnormal.
+// Lamport wire: the word that means "not arrived". Compared as an integer at the width of a word, whatever the data
+// type: as a float it would equal +0, and under flush-to-zero every negative subnormal.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Number types over packs of `Isa::kLanes` elements. Everything here has internal linkage: each SIMD target is compiled in
-// files of its own with other compiler flags, and the linker must never merge two of them.
+// Number types over packs of `Isa::kLanes` elements. Everything here has internal linkage: each SIMD target is compiled
+// in files of its own with other compiler flags, and the linker must never merge two of them.
 #pragma once
 
 #include <cstddef>

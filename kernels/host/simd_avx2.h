@@ -11,10 +11,19 @@ namespace {
 struct Avx2 {
   static constexpr int kLanes = 8;
   static constexpr bool kHasKernelsForTwo = true;
+
+  // From here on the value is in a register (or, where registers are too small, in memory of its own).
+  template <class Raw>
+  static FCCL_TEAM_FN void pin(Raw& raw) {
+    asm volatile("" : "+x"(raw));
+  }
+
   using Floats = VectorOf<float, 8>;
   using Words = VectorOf<uint32_t, 8>;
 
-  static FCCL_TEAM_FN Floats widenBf16(__m128i raw) { return (Floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16); }
+  static FCCL_TEAM_FN Floats widenBf16(__m128i raw) {
+    return (Floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16);
+  }
   static FCCL_TEAM_FN __m128i narrowBf16(Floats f) {
     const Words u = (Words)f;
     __m256i rounded = (__m256i)(u + 0x7fffu + ((u >> 16) & 1u));

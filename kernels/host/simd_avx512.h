@@ -11,6 +11,13 @@ namespace {
 struct Avx512 {
   static constexpr int kLanes = 16;
   static constexpr bool kHasKernelsForTwo = true;
+
+  // From here on the value is in a register (or, where registers are too small, in memory of its own).
+  template <class Raw>
+  static FCCL_TEAM_FN void pin(Raw& raw) {
+    asm volatile("" : "+v"(raw));
+  }
+
   using Floats = VectorOf<float, 16>;
   using Words = VectorOf<uint32_t, 16>;
 

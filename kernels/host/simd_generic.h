@@ -1,5 +1,5 @@
-// Packs of 16 elements in GCC's vector types, which it splits into what the processor has: any processor. Conversions are
-// calls, for the compiler's sake. Included by the *_generic.cc files only.
+// Packs of 16 elements in GCC's vector types, which it splits into what the processor has: any processor. Conversions
+// are calls, for the compiler's sake. Included by the *_generic.cc files only.
 #pragma once
 
 #include "kernels/formats.h"
@@ -11,12 +11,21 @@ namespace {
 struct Generic {
   static constexpr int kLanes = 16;
   static constexpr bool kHasKernelsForTwo = false;
+
+  // From here on the value is in a register (or, where registers are too small, in memory of its own).
+  template <class Raw>
+  static FCCL_TEAM_FN void pin(Raw& raw) {
+    asm volatile("" : "+m"(raw));
+  }
+
   using Floats = VectorOf<float, 16>;
   using Words = VectorOf<uint32_t, 16>;
   using Raw16 = VectorOf<uint16_t, 16>;
   using Raw32 = VectorOf<uint32_t, 16>;
 
-  static __attribute__((noinline)) Floats widenBf16(Raw16 raw) { return (Floats)(__builtin_convertvector(raw, Words) << 16); }
+  static __attribute__((noinline)) Floats widenBf16(Raw16 raw) {
+    return (Floats)(__builtin_convertvector(raw, Words) << 16);
+  }
   static __attribute__((noinline)) Raw16 narrowBf16(Floats f) {
     Raw16 raw;
     for (int i = 0; i < 16; i++) raw[i] = fccl::narrowBf16(f[i]);

@@ -21,10 +21,14 @@ FCCL_TEAM_FN Raw slotLoadPlain(const char* at) {
   return raw;
 }
 
-template <class Raw>
+template <class Isa, class Raw>
 FCCL_TEAM_FN Raw slotLoad(const char* at) {
 #if FCCL_VECTOR_SLOTS
-  return slotLoadPlain<Raw>(at);
+  // One load, and what was looked at is what is used: without the pin the compiler may load the pack once for the
+  // values and again, later, for the look at the sentinel, which by then has been replaced.
+  Raw raw = slotLoadPlain<Raw>(at);
+  Isa::pin(raw);
+  return raw;
 #else
   uint64_t words[sizeof(Raw) / 8];
   const auto* from = reinterpret_cast<const uint64_t*>(at);
@@ -56,8 +60,8 @@ FCCL_TEAM_FN Raw sentinelPack() {
 
 // A writer may put chunk i into a slot because it has received something that the reader sent after re-arming the slot.
 // That chain needs order at both ends: the reader's re-arming stores before its next payload stores (releaseSlots), the
-// writer's payload loads before its next payload stores (acquireSlots). x86 gives both; there they only bind the compiler.
-// The race checker does not model fences, and needs none here, since all accesses are atomic.
+// writer's payload loads before its next payload stores (acquireSlots). x86 gives both; there they only bind the
+// compiler. The race checker does not model fences, and needs none here, since all accesses are atomic.
 FCCL_TEAM_FN void releaseSlots() {
 #if FCCL_VECTOR_SLOTS || defined(__SANITIZE_THREAD__)
   __atomic_signal_fence(__ATOMIC_RELEASE);

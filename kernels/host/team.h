@@ -1,10 +1,10 @@
-// The host team: one CPU thread with vector registers, over one wire. It gives the protocol texts their slots and waits;
-// what a pack is stands in packs.h, what all host teams have in team_base.h.
+// The host team: one CPU thread with vector registers, over one wire. It gives the protocol texts their slots and
+// waits; what a pack is stands in packs.h, what all host teams have in team_base.h.
 #pragma once
 
+#include "kernels/host/outputs.h"
 #include "kernels/host/packs.h"
 #include "kernels/host/quantizer.h"
-#include "kernels/host/outputs.h"
 #include "kernels/host/slots.h"
 #include "kernels/host/team_base.h"
 
@@ -80,8 +80,8 @@ class HostTeam : public TeamBase, public Packs<D, Isa> {
     int channel_ = 0;
     int64_t index_ = 0;
     int64_t offset_ = 0;
-    char* slot_ = nullptr;       // kFlags
-    size_t lamportOffset_ = 0;   // kLamport: of this rank's slot in any peer's memory
+    char* slot_ = nullptr;      // kFlags
+    size_t lamportOffset_ = 0;  // kLamport: of this rank's slot in any peer's memory
   };
 
   FCCL_TEAM_FN Send beginSend(int channel, int64_t i) {
@@ -91,8 +91,8 @@ class HostTeam : public TeamBase, public Packs<D, Isa> {
     send.index_ = i;
     if constexpr (kLamport) {
       send.lamportOffset_ = world_.layout.lamportOffset(channel, world_.rank, slotNumber(channel, i));
-      // The re-arming stores of earlier chunks become visible before these payload stores. Free on x86, where stores are
-      // seen in order.
+      // The re-arming stores of earlier chunks become visible before these payload stores. Free on x86, where stores
+      // are seen in order.
       releaseSlots();
     } else {
       send.slot_ = ownMemory() + world_.layout.stagingOffset(channel, slotNumber(channel, i));
@@ -122,12 +122,14 @@ class HostTeam : public TeamBase, public Packs<D, Isa> {
     FCCL_TEAM_FN Raw take(int r, Pack p) {
       char* at = slots_[r] + offset_ + P::byteOf(p.index);
       if constexpr (!kLamport) return slotLoadPlain<Raw>(at);
-      Raw raw = slotLoad<Raw>(at);
+      Raw raw = slotLoad<Isa, Raw>(at);
       while (__builtin_expect(Isa::anyWordEquals(raw, kSentinel), 0)) {
         if (!awaitWordsSlow(team_.world_, r, at, sizeof raw)) return raw;
-        raw = slotLoad<Raw>(at);
+        raw = slotLoad<Isa, Raw>(at);
       }
-      slotStore(at, sentinelPack<Raw>());  // re-armed at once: the writer comes back to this slot only after it has heard from us
+      slotStore(
+          at,
+          sentinelPack<Raw>());  // re-armed at once: the writer comes back to this slot only after it has heard from us
       return raw;
     }
     // fp32 sum in rank order, from +0. `own` is this rank's contribution.

@@ -18,8 +18,8 @@ void pauseOnce() {
 #endif
 }
 
-// One wait. step() passes time, first spinning, then giving the core away, then sleeping, and looks around for reasons to
-// give up; false: give up.
+// One wait. step() passes time, first spinning, then giving the core away, then sleeping, and looks around for reasons
+// to give up; false: give up.
 class Patience {
  public:
   Patience(World& world, int peer) : world_(world), peer_(peer) {}
@@ -67,7 +67,8 @@ class Patience {
         if (r != world_.rank && !world_.alive(world_.aliveContext, r)) return fail(FailureKind::kPeerDied, r);
       }
     }
-    if (world_.wait.timeout.count() != 0 && now - begin_ >= world_.wait.timeout) return fail(FailureKind::kTimeout, peer_);
+    if (world_.wait.timeout.count() != 0 && now - begin_ >= world_.wait.timeout)
+      return fail(FailureKind::kTimeout, peer_);
     return true;
   }
 

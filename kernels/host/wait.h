@@ -6,8 +6,8 @@
 
 namespace fccl::host {
 
-// Until `flag` has reached `target`, counted modulo 2^32. False: not within the time limit, or somebody aborted or died;
-// world.failure says which. Acquires what the writer released with the flag.
+// Until `flag` has reached `target`, counted modulo 2^32. False: not within the time limit, or somebody aborted or
+// died; world.failure says which. Acquires what the writer released with the flag.
 bool awaitFlagSlow(World& world, int peer, const Flag& flag, uint32_t target);
 
 // Until no 32-bit word of [p, p + bytes) is the Lamport sentinel; bytes a multiple of 4.
@@ -21,7 +21,8 @@ FCCL_TEAM_FN bool awaitFlag(World& world, int peer, const Flag& flag, uint32_t t
   return awaitFlagSlow(world, peer, flag, target);
 }
 
-// Release: whoever acquires the flag sees all that this thread wrote before, and knows that all its earlier reads are done.
+// Release: whoever acquires the flag sees all that this thread wrote before, and knows that all its earlier reads are
+// done.
 FCCL_TEAM_FN void postFlag(Flag& flag, uint32_t value) { flag.value.store(value, std::memory_order_release); }
 
 }  // namespace fccl::host

@@ -64,8 +64,8 @@ void prepareMemory(World& world, uint32_t firstSequence) {
 
 void barrier(World& world) {
   const uint32_t mine = ++world.barrierSequence;
-  // The release of postFlag orders this rank's earlier writes and reads before the flag; the acquire of awaitFlag orders
-  // later ones after it.
+  // The release of postFlag orders this rank's earlier writes and reads before the flag; the acquire of awaitFlag
+  // orders later ones after it.
   postFlag(world.control(world.rank).barrier, mine);
   for (int r = 0; r < world.ranks; r++) {
     if (r != world.rank && !awaitFlag(world, r, world.control(r).barrier, mine)) return;

@@ -29,11 +29,11 @@ struct alignas(128) Flag {
 
 // The call that a rank is in, as FCCL_CHECK compares it. All integers, no padding, so that it can be compared bytewise.
 struct CallSignature {
-  uint64_t kind = 0;      // lib's number of the entry point
-  uint64_t detail = 0;    // pattern or op, dtype, strategy, which pointers are set, window or not
+  uint64_t kind = 0;    // lib's number of the entry point
+  uint64_t detail = 0;  // pattern or op, dtype, strategy, which pointers are set, window or not
   int64_t rows = 0;
   int64_t cols = 0;
-  uint64_t inputPlace = 0;   // where the input stands in a window: (window number + 1) << 48 | offset; 0: in none
+  uint64_t inputPlace = 0;  // where the input stands in a window: (window number + 1) << 48 | offset; 0: in none
   uint64_t outputPlace = 0;
   bool operator==(const CallSignature&) const = default;
 };
@@ -48,8 +48,8 @@ struct Control {
   Flag signatureSequence[2];  // FCCL_CHECK: call number + 1 whose signature stands beside, by parity of the call
   CallSignature signature[2];
 };
-// The low byte of `ended`. kGaveUp: a collective of the owner failed, the communicator is of no more use; above it stand
-// the FailureKind (8 bits) and the rank at fault (16 bits), so that whoever waits for the owner can say why.
+// The low byte of `ended`. kGaveUp: a collective of the owner failed, the communicator is of no more use; above it
+// stand the FailureKind (8 bits) and the rank at fault (16 bits), so that whoever waits for the owner can say why.
 enum EndReason : uint32_t { kRunning = 0, kAborted = 1, kGaveUp = 2 };
 
 // Where things stand in a rank's symmetric memory, equal on all ranks:
@@ -66,8 +66,8 @@ struct MemoryLayout {
 MemoryLayout makeLayout(int ranks, size_t slotBytes);
 
 struct WaitPolicy {
-  int pauses = 50;                               // before the first sched_yield; 0 where ranks outnumber cores
-  std::chrono::milliseconds timeout{300'000};    // 0: none
+  int pauses = 50;                             // before the first sched_yield; 0 where ranks outnumber cores
+  std::chrono::milliseconds timeout{300'000};  // 0: none
 };
 
 enum class FailureKind : uint8_t { kNone, kAbortedHere, kPeerAborted, kPeerDied, kTimeout };
@@ -105,7 +105,9 @@ struct World {
   // Set by the kernel that could not finish; the communicator is then of no more use.
   Failure failure;
 
-  __attribute__((always_inline)) Control& control(int r) const { return *reinterpret_cast<Control*>(memory[static_cast<size_t>(r)]); }
+  __attribute__((always_inline)) Control& control(int r) const {
+    return *reinterpret_cast<Control*>(memory[static_cast<size_t>(r)]);
+  }
 };
 
 // Presets all sequence numbers and arms the Lamport slots of this rank's own memory. Before the handles are used by any
@@ -120,8 +122,8 @@ void barrier(World& world);
 // lowest rank that differs and `*theirs` its signature.
 bool compareSignatures(World& world, const CallSignature& mine, int* other, CallSignature* theirs);
 
-// One-way time of a flag between this machine's ranks, in nanoseconds, the worst of the pairs (0, r) that are tried; the
-// same value on all ranks. 0 with one rank. Collective.
+// One-way time of a flag between this machine's ranks, in nanoseconds, the worst of the pairs (0, r) that are tried;
+// the same value on all ranks. 0 with one rank. Collective.
 double measureFlagNanoseconds(World& world);
 
 }  // namespace fccl::host

@@ -1,20 +1,20 @@
 /* What a C program sees of FCCL: that fccl.h is C99, that no number and no offset of the ABI has moved, that the
  * initializers give what they say, and that two ranks on threads can reduce. */
-#include "fccl.h"
-
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "fccl.h"
+
 static int failures = 0;
 
-#define EXPECT(condition)                                               \
-  do {                                                                  \
-    if (!(condition)) {                                                 \
+#define EXPECT(condition)                                                     \
+  do {                                                                        \
+    if (!(condition)) {                                                       \
       fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                       \
-    }                                                                   \
+      ++failures;                                                             \
+    }                                                                         \
   } while (0)
 
 /* C99 has no static_assert; an array of negative size does not compile. */
@@ -41,22 +41,20 @@ PIN(patterns, fcclPatternAllReduce == 0 && fcclPatternRmsNorm == 1 && fcclPatter
                   fcclPatternResidualRmsNormQuantNvfp4 == 5 && fcclPatternResidualRmsNormOutQuantNvfp4 == 6);
 PIN(layouts, fcclScaleSwizzled128x4 == 0 && fcclScaleSwizzled8x4 == 1 && fcclScaleLinear == 2);
 PIN(devices, fcclDeviceAuto == 0 && fcclDeviceHost == 1);
-PIN(shared_memory,
-    fcclSharedMemoryAuto == 0 && fcclSharedMemoryMemfd == 1 && fcclSharedMemoryPosix == 2);
+PIN(shared_memory, fcclSharedMemoryAuto == 0 && fcclSharedMemoryMemfd == 1 && fcclSharedMemoryPosix == 2);
 PIN(constants, FCCL_SPLIT_NOCOLOR == -1 && FCCL_DTYPE_SAME == -1 && FCCL_CONFIG_UNDEF_INT == -1 &&
                    FCCL_CONFIG_MAGIC == 0xfcc1c0deu && FCCL_FUSED_ARGS_MAGIC == 0xfcc1f05eu);
 PIN(version, FCCL_VERSION(1, 2, 3) == 10203);
 
 #if defined(__LP64__)
 PIN(config_size, sizeof(fcclConfig_t) == 56);
-PIN(config_head, offsetof(fcclConfig_t, size) == 0 && offsetof(fcclConfig_t, magic) == 8 &&
-                     offsetof(fcclConfig_t, version) == 12);
-PIN(config_fields,
-    offsetof(fcclConfig_t, deviceType) == 16 && offsetof(fcclConfig_t, strategy) == 20 &&
-        offsetof(fcclConfig_t, checkCalls) == 24 && offsetof(fcclConfig_t, timeoutMs) == 28 &&
-        offsetof(fcclConfig_t, initTimeoutMs) == 32 && offsetof(fcclConfig_t, sharedMemory) == 36 &&
-        offsetof(fcclConfig_t, bindCores) == 40 && offsetof(fcclConfig_t, slotBytes) == 44 &&
-        offsetof(fcclConfig_t, netName) == 48);
+PIN(config_head,
+    offsetof(fcclConfig_t, size) == 0 && offsetof(fcclConfig_t, magic) == 8 && offsetof(fcclConfig_t, version) == 12);
+PIN(config_fields, offsetof(fcclConfig_t, deviceType) == 16 && offsetof(fcclConfig_t, strategy) == 20 &&
+                       offsetof(fcclConfig_t, checkCalls) == 24 && offsetof(fcclConfig_t, timeoutMs) == 28 &&
+                       offsetof(fcclConfig_t, initTimeoutMs) == 32 && offsetof(fcclConfig_t, sharedMemory) == 36 &&
+                       offsetof(fcclConfig_t, bindCores) == 40 && offsetof(fcclConfig_t, slotBytes) == 44 &&
+                       offsetof(fcclConfig_t, netName) == 48);
 PIN(fused_size, sizeof(fcclFusedArgs_t) == 144);
 PIN(fused_head, offsetof(fcclFusedArgs_t, size) == 0 && offsetof(fcclFusedArgs_t, magic) == 8 &&
                     offsetof(fcclFusedArgs_t, version) == 12);
@@ -68,9 +66,9 @@ PIN(fused_inputs, offsetof(fcclFusedArgs_t, input) == 40 && offsetof(fcclFusedAr
 PIN(fused_outputs, offsetof(fcclFusedArgs_t, reducedOut) == 80 && offsetof(fcclFusedArgs_t, residualOut) == 88 &&
                        offsetof(fcclFusedArgs_t, normOut) == 96 && offsetof(fcclFusedArgs_t, quantOut) == 104 &&
                        offsetof(fcclFusedArgs_t, scaleOut) == 112);
-PIN(fused_scales,
-    offsetof(fcclFusedArgs_t, fp8DequantScale) == 120 && offsetof(fcclFusedArgs_t, nvfp4GlobalScale) == 128 &&
-        offsetof(fcclFusedArgs_t, scaleLayout) == 136 && offsetof(fcclFusedArgs_t, strategy) == 140);
+PIN(fused_scales, offsetof(fcclFusedArgs_t, fp8DequantScale) == 120 &&
+                      offsetof(fcclFusedArgs_t, nvfp4GlobalScale) == 128 &&
+                      offsetof(fcclFusedArgs_t, scaleLayout) == 136 && offsetof(fcclFusedArgs_t, strategy) == 140);
 #endif
 
 static void checkInitializers(void) {

@@ -1,5 +1,6 @@
-// The protocol texts instantiated for CUDA, several ranks on one GPU: a stream per rank, grids small enough to run side by
-// side. Sums, residuals and codes exactly as the references say, norms within their tolerance, all ranks the same bytes.
+// The protocol texts instantiated for CUDA, several ranks on one GPU: a stream per rank, grids small enough to run side
+// by side. Sums, residuals and codes exactly as the references say, norms within their tolerance, all ranks the same
+// bytes.
 #include <cuda_runtime_api.h>
 
 #include <cstring>
@@ -155,8 +156,8 @@ struct RankBuffers {
 };
 
 void runCase(Ranks& ranks, const Case& c, unsigned call, test::DataKind kind = test::DataKind::kPlain) {
-  INFO("protocol " << int(c.protocol) << " dtype " << int(c.dtype) << " ranks " << ranks.count() << " [" << c.rows << ", "
-                   << c.cols << "] norm " << c.norm << " quant " << int(c.quant) << " call " << call);
+  INFO("protocol " << int(c.protocol) << " dtype " << int(c.dtype) << " ranks " << ranks.count() << " [" << c.rows
+                   << ", " << c.cols << "] norm " << c.norm << " quant " << int(c.quant) << " call " << call);
   const Bytes residual = data(c, c.elements(), test::DataKind::kPlain, call, 1000, ranks.count());
   const Bytes weight = data(c, static_cast<size_t>(c.cols), test::DataKind::kPlain, call, 2000, ranks.count());
   const float scaleValue = c.quant == QuantKind::kFp8 ? 0.02f : 300.0f;
@@ -196,7 +197,8 @@ void runCase(Ranks& ranks, const Case& c, unsigned call, test::DataKind kind = t
     REQUIRE(norm == buffers[0]->normOut.get());
     const size_t rowBytes = c.bytes() / static_cast<size_t>(c.rows);
     for (size_t row = 0; row < static_cast<size_t>(c.rows); row++) {
-      const auto want = test::referenceNorm(c.dtype, wantResidual.data() + row * rowBytes, weight.data(), c.dtype, c.cols, 0, 1e-5f);
+      const auto want =
+          test::referenceNorm(c.dtype, wantResidual.data() + row * rowBytes, weight.data(), c.dtype, c.cols, 0, 1e-5f);
       REQUIRE(test::compareNorm(c.dtype, want, norm.data() + row * rowBytes) == "");
     }
     if (c.quant == QuantKind::kFp8) {
@@ -298,9 +300,11 @@ TEST_CASE("CUDA kernels: a captured graph is replayed with new inputs, mixed wit
     const Bytes want =
         test::referenceAllReduce(fcclBfloat16, fcclSum, {inputs[0].data(), inputs[1].data()}, captured.elements());
     for (const auto& b : buffers) {
-      REQUIRE(test::compareAllReduce(fcclBfloat16, fcclSum, want.data(), b->reduced.get().data(), captured.elements()) == "");
+      REQUIRE(test::compareAllReduce(fcclBfloat16, fcclSum, want.data(), b->reduced.get().data(),
+                                     captured.elements()) == "");
     }
-    if (round % 3 == 0) runCase(ranks, Case{cuda::Protocol::kTwoshot, fcclFloat32, 9, 96, true, QuantKind::kNvfp4}, round);
+    if (round % 3 == 0)
+      runCase(ranks, Case{cuda::Protocol::kTwoshot, fcclFloat32, 9, 96, true, QuantKind::kNvfp4}, round);
   }
   for (cudaGraphExec_t graph : graphs) REQUIRE_CUDA(cudaGraphExecDestroy(graph));
 }

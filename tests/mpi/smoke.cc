@@ -67,7 +67,8 @@ void fuseAndCompare(fcclComm_t comm, MPI_Comm world) {
   expect(reduced == sum, "reducedOut");
   for (size_t row = 0; row < kTokens; ++row) {
     double squares = 0;
-    for (size_t i = 0; i < kHidden; ++i) squares += static_cast<double>(sum[row * kHidden + i]) * sum[row * kHidden + i];
+    for (size_t i = 0; i < kHidden; ++i)
+      squares += static_cast<double>(sum[row * kHidden + i]) * sum[row * kHidden + i];
     const double k = 1 / std::sqrt(squares / kHidden + 1e-5);
     for (size_t i = row * kHidden; i < (row + 1) * kHidden; ++i) {
       if (std::fabs(norm[i] - sum[i] * k * 1.5) > 1e-6 * std::fabs(sum[i] * k * 1.5) + 1e-12) {

@@ -75,7 +75,10 @@ const std::vector<Pair>& pairs() {
       {"plain and fused", reduce(256), fused(fcclPatternAllReduce), {"256", "4"}},
       {"tokens", fused(fcclPatternRmsNorm), fused(fcclPatternRmsNorm, 5), {"4", "5"}},
       {"hidden", fused(fcclPatternRmsNorm), fused(fcclPatternRmsNorm, 4, 80), {"64", "80"}},
-      {"tokens and hidden of equal product", fused(fcclPatternRmsNorm), fused(fcclPatternRmsNorm, 2, 128), {"64", "128"}},
+      {"tokens and hidden of equal product",
+       fused(fcclPatternRmsNorm),
+       fused(fcclPatternRmsNorm, 2, 128),
+       {"64", "128"}},
       {"pattern of equal data",
        fused(fcclPatternResidualRmsNorm),
        fused(fcclPatternResidualRmsNormOutQuantFp8),
@@ -103,7 +106,8 @@ std::string agreeAgain(fcclComm_t comm, int ranks, size_t round) {
 
 // What is wrong with the sentence that a rank got for a pair.
 std::string judge(const Pair& pair, fcclResult_t result, const std::string& sentence) {
-  if (result != fcclInvalidUsage) return fmt::format("{}: result {}: {}", pair.name, static_cast<int>(result), sentence);
+  if (result != fcclInvalidUsage)
+    return fmt::format("{}: result {}: {}", pair.name, static_cast<int>(result), sentence);
   for (const char* part : pair.both) {
     if (sentence.find(part) == std::string::npos) {
       return fmt::format("{}: '{}' is not mentioned in: {}", pair.name, part, sentence);

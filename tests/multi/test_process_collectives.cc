@@ -37,7 +37,8 @@ std::string reduceOnThisRank(const RankProcess& self, fcclComm_t comm, fcclDataT
   }
   for (const Bytes& each : data) at.push_back(each.data());
   Bytes result(count * dtypeBytes(dtype));
-  if (fcclAllReduce(at[static_cast<size_t>(self.rank)], result.data(), count, dtype, op, comm, nullptr) != fcclSuccess) {
+  if (fcclAllReduce(at[static_cast<size_t>(self.rank)], result.data(), count, dtype, op, comm, nullptr) !=
+      fcclSuccess) {
     return fcclGetLastError(comm);
   }
   const Bytes expected = referenceAllReduce(dtype, op, at, count);

@@ -26,7 +26,8 @@ const RankProgram kOnce("once", [](RankProcess& self) {
   const fcclConfig_t config = testConfig(4096);
   fcclComm_t comm = self.init(&config);
   float value = static_cast<float>(self.rank + 1);
-  const bool right = fcclAllReduce(&value, &value, 1, fcclFloat32, fcclSum, comm, nullptr) == fcclSuccess && value == 10;
+  const bool right =
+      fcclAllReduce(&value, &value, 1, fcclFloat32, fcclSum, comm, nullptr) == fcclSuccess && value == 10;
   self.send(right ? "right" : "wrong");
   return fcclCommDestroy(comm) == fcclSuccess && right ? 0 : 1;
 });

@@ -29,23 +29,27 @@ TEST_CASE("stress: 2^31 + 17 elements of uint8 in place", "[stress]") {
   if (slowness() > 1) FCCL_SKIP("a sanitizer's shadow memory for 4 GiB is more than this test is worth");
   if (availableBytes() < 3 * kCount) FCCL_SKIP("less than 6 GiB of memory are free");
   RankGroup group(2);
-  group.run("large all-reduce", [](Rank& rank) {
-    void* mapping = mmap(nullptr, kCount, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapping == MAP_FAILED) return rank.expect(false, "mmap");
-    madvise(mapping, kCount, MADV_HUGEPAGE);  // a million page faults less
-    auto* values = static_cast<uint8_t*>(mapping);
-    // Untouched pages stay zero; marks around every power of two and at the end.
-    for (size_t at = 1; at < kCount; at *= 2) values[at] = values[at - 1] = static_cast<uint8_t>(rank.rank + 3);
-    for (size_t at = kCount - 17; at < kCount; ++at) values[at] = static_cast<uint8_t>(at * 7 + static_cast<size_t>(rank.rank));
-    rank.ok(fcclAllReduce(values, values, kCount, fcclUint8, fcclSum, rank.comm, nullptr), "all-reduce");
-    for (size_t at = 4; at < kCount - 17; at *= 2) {
-      rank.expect(values[at] == 7 && values[at - 1] == 7 && values[at + 1] == 0, "wrong around a power of two");
-    }
-    for (size_t at = kCount - 17; at < kCount; ++at) {
-      rank.expect(values[at] == static_cast<uint8_t>(2 * at * 7 + 1), "wrong at the end");
-    }
-    munmap(mapping, kCount);
-  }, Seconds(200));
+  group.run(
+      "large all-reduce",
+      [](Rank& rank) {
+        void* mapping = mmap(nullptr, kCount, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (mapping == MAP_FAILED) return rank.expect(false, "mmap");
+        madvise(mapping, kCount, MADV_HUGEPAGE);  // a million page faults less
+        auto* values = static_cast<uint8_t*>(mapping);
+        // Untouched pages stay zero; marks around every power of two and at the end.
+        for (size_t at = 1; at < kCount; at *= 2) values[at] = values[at - 1] = static_cast<uint8_t>(rank.rank + 3);
+        for (size_t at = kCount - 17; at < kCount; ++at)
+          values[at] = static_cast<uint8_t>(at * 7 + static_cast<size_t>(rank.rank));
+        rank.ok(fcclAllReduce(values, values, kCount, fcclUint8, fcclSum, rank.comm, nullptr), "all-reduce");
+        for (size_t at = 4; at < kCount - 17; at *= 2) {
+          rank.expect(values[at] == 7 && values[at - 1] == 7 && values[at + 1] == 0, "wrong around a power of two");
+        }
+        for (size_t at = kCount - 17; at < kCount; ++at) {
+          rank.expect(values[at] == static_cast<uint8_t>(2 * at * 7 + 1), "wrong at the end");
+        }
+        munmap(mapping, kCount);
+      },
+      Seconds(200));
 }
 
 TEST_CASE("stress: outputs larger than the caches, aligned and not", "[stress]") {
@@ -59,7 +63,8 @@ TEST_CASE("stress: outputs larger than the caches, aligned and not", "[stress]")
       float* output = block.data();
       while (reinterpret_cast<uintptr_t>(output) % 64 != 0) ++output;
       output += shift;
-      for (size_t i = 0; i < kCount; ++i) input[i] = static_cast<float>(static_cast<int>(i * 2654435761u >> 16 & 0xfff) + rank.rank);
+      for (size_t i = 0; i < kCount; ++i)
+        input[i] = static_cast<float>(static_cast<int>(i * 2654435761u >> 16 & 0xfff) + rank.rank);
       rank.ok(fcclAllReduce(input.data(), output, kCount, fcclFloat32, fcclSum, rank.comm, nullptr), "all-reduce");
       for (size_t i = 0; i < kCount; ++i) {
         if (output[i] == 2 * (input[i] - static_cast<float>(rank.rank)) + 1) continue;

@@ -33,7 +33,9 @@ struct MixedCall {
   explicit MixedCall(uint64_t call) {
     const auto pick = [&](uint64_t salt, uint64_t size) { return hash(salt, call) % size; };
     fused = pick(1, 3) != 0;
-    pattern = pick(2, 3) == 0 ? fcclPatternAllReduce : pick(2, 3) == 1 ? fcclPatternRmsNorm : fcclPatternResidualRmsNorm;
+    pattern = pick(2, 3) == 0   ? fcclPatternAllReduce
+              : pick(2, 3) == 1 ? fcclPatternRmsNorm
+                                : fcclPatternResidualRmsNorm;
     strategy = kStrategies[pick(3, 4)];
     tokens = static_cast<int64_t>(pick(4, 20) == 0 ? 40 : 1 + pick(4, 5));
     const int64_t widths[] = {1, 8, 17, 64, 100, 320};
@@ -44,7 +46,8 @@ struct MixedCall {
 
 // Buffers of one rank for all calls.
 struct MixBuffers {
-  explicit MixBuffers(size_t most) : input(most), residual(most), reduced(most), residualOut(most), norm(most), weight(most, 1) {}
+  explicit MixBuffers(size_t most)
+      : input(most), residual(most), reduced(most), residualOut(most), norm(most), weight(most, 1) {}
   std::vector<float> input, residual, reduced, residualOut, norm, weight;
 };
 
@@ -80,7 +83,8 @@ std::string mixedCall(uint64_t call, const Rank& rank, MixBuffers& own) {
   for (size_t i = 0; i < count; ++i) {
     float sum = 0;
     for (int r = 0; r < rank.ranks; ++r) sum += exactInput(call, r, i);
-    if (own.reduced[i] != sum) return fmt::format("call {}: sum {} of {} is {}, not {}", call, i, count, own.reduced[i], sum);
+    if (own.reduced[i] != sum)
+      return fmt::format("call {}: sum {} of {} is {}, not {}", call, i, count, own.reduced[i], sum);
     if (residual && own.residualOut[i] != sum + own.residual[i]) return fmt::format("call {}: residual {}", call, i);
     if (asked.fused && asked.pattern != fcclPatternAllReduce) {
       const float r = residual ? own.residualOut[i] : own.reduced[i];
@@ -92,17 +96,20 @@ std::string mixedCall(uint64_t call, const Rank& rank, MixBuffers& own) {
 }
 
 void mix(RankGroup& group, uint64_t first, uint64_t calls, int delayOneIn) {
-  group.run("random mix", [&](Rank& rank) {
-    MixBuffers own(kMostElements);
-    for (uint64_t call = first; call < first + calls; ++call) {
-      const uint64_t chance = hash(call, static_cast<uint64_t>(rank.rank) + 500);
-      if (delayOneIn != 0 && chance % static_cast<uint64_t>(delayOneIn) == 0) {
-        std::this_thread::sleep_for(std::chrono::microseconds(chance / 1000 % 300));
-      }
-      const std::string wrong = mixedCall(call, rank, own);
-      if (!wrong.empty()) return rank.expect(false, wrong);
-    }
-  }, Seconds(120));
+  group.run(
+      "random mix",
+      [&](Rank& rank) {
+        MixBuffers own(kMostElements);
+        for (uint64_t call = first; call < first + calls; ++call) {
+          const uint64_t chance = hash(call, static_cast<uint64_t>(rank.rank) + 500);
+          if (delayOneIn != 0 && chance % static_cast<uint64_t>(delayOneIn) == 0) {
+            std::this_thread::sleep_for(std::chrono::microseconds(chance / 1000 % 300));
+          }
+          const std::string wrong = mixedCall(call, rank, own);
+          if (!wrong.empty()) return rank.expect(false, wrong);
+        }
+      },
+      Seconds(120));
 }
 
 uint64_t calls(uint64_t wanted) { return slowness() > 1 ? wanted / 10 : wanted; }

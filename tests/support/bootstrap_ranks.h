@@ -36,5 +36,4 @@ BootstrapGroup connectWith(int ranks, std::string_view what, const ConnectRank& 
 BootstrapGroup connectRanks(int ranks, const fcclUniqueId& id, const BootstrapOptions& options = bootstrapOptions(),
                             Seconds limit = Seconds(40));
 
-
 }  // namespace fccl::test

@@ -62,13 +62,14 @@ FusedProblem::FusedProblem(const FusedCase& asked, int ranks) : asked_(asked) {
       if (row % 11 == 0 || row % 11 == 5 || row % 11 == 6) value = 0;
       if (row % 11 == 1) value = -0.0;
       if (row % 11 == 10) {  // cancels the sum
-        Bytes sum = referenceAllReduce(asked.dtype, fcclSum,
-                                       [&] {
-                                         std::vector<const void*> at;
-                                         for (const Bytes& in : inputs) at.push_back(&in[i * dtypeBytes(asked.dtype)]);
-                                         return at;
-                                       }(),
-                                       1);
+        Bytes sum = referenceAllReduce(
+            asked.dtype, fcclSum,
+            [&] {
+              std::vector<const void*> at;
+              for (const Bytes& in : inputs) at.push_back(&in[i * dtypeBytes(asked.dtype)]);
+              return at;
+            }(),
+            1);
         value = -load(asked.dtype, sum.data(), 0);
       }
     }
@@ -124,8 +125,8 @@ std::string FusedProblem::check(fcclFusionPattern_t pattern, const FusedOutputs&
     }
   }
   if (has.quant == Quant::kNvfp4) {
-    const Nvfp4 expected = referenceNvfp4(dtype, norm.data(), asked_.tokens, asked_.hidden, asked_.nvfp4GlobalScale,
-                                          asked_.layout);
+    const Nvfp4 expected =
+        referenceNvfp4(dtype, norm.data(), asked_.tokens, asked_.hidden, asked_.nvfp4GlobalScale, asked_.layout);
     if (expected.scales.size() != outputs.scales.size()) return "scaleOut has another size";
     for (size_t i = 0; i < expected.scales.size(); ++i) {
       if (expected.scales[i] == outputs.scales[i]) continue;
@@ -136,8 +137,8 @@ std::string FusedProblem::check(fcclFusionPattern_t pattern, const FusedOutputs&
       const int want = expected.codes[i / 2] >> (i % 2 * 4) & 15;
       const int got = outputs.quant[i / 2] >> (i % 2 * 4) & 15;
       if (want == got || expected.undefinedCode[i]) continue;
-      return fmt::format("quantOut element {}: n {}, expected code {:x}, got {:x}", i, load(dtype, norm.data(), i), want,
-                         got);
+      return fmt::format("quantOut element {}: n {}, expected code {:x}, got {:x}", i, load(dtype, norm.data(), i),
+                         want, got);
     }
   }
   return "";

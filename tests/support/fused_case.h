@@ -61,7 +61,8 @@ struct FusedOutputs {
   bool operator==(const FusedOutputs&) const = default;
 };
 
-// The data of all ranks and what must come of them. A test may change inputs, residual or weight before the first check.
+// The data of all ranks and what must come of them. A test may change inputs, residual or weight before the first
+// check.
 class FusedProblem {
  public:
   FusedProblem(const FusedCase& asked, int ranks);
@@ -121,8 +122,8 @@ class FusedBuffers {
   GuardedBuffer scaleOut_;
 };
 
-// Runs the case on all ranks (and, where its pattern has no normOut, first the one that has), checks every byte of every
-// output on every rank, and returns rank 0's outputs; `norm` is always filled. A difference fails the test.
+// Runs the case on all ranks (and, where its pattern has no normOut, first the one that has), checks every byte of
+// every output on every rank, and returns rank 0's outputs; `norm` is always filled. A difference fails the test.
 FusedOutputs runFused(RankGroup& group, FusedProblem& problem);
 FusedOutputs runFused(RankGroup& group, const FusedCase& asked);
 

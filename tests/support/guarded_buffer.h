@@ -1,5 +1,5 @@
-// Memory of an exact size with an inaccessible page right behind it (or right before it): one byte too far is a fault at
-// once. The rest of the pages holds a canary.
+// Memory of an exact size with an inaccessible page right behind it (or right before it): one byte too far is a fault
+// at once. The rest of the pages holds a canary.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@ class GuardedBuffer {
   enum class Guard { kAfter, kBefore };
 
   GuardedBuffer() = default;
-  // `bytes` bytes of poison. kAfter: the last byte is the last before the guard page, so the start is aligned to whatever
-  // divides `bytes` and 4096. kBefore: starts at a page border. There is a guard page at the other end as well.
-  // `gap` bytes of canary are left between the buffer and the guard page, to choose another alignment.
+  // `bytes` bytes of poison. kAfter: the last byte is the last before the guard page, so the start is aligned to
+  // whatever divides `bytes` and 4096. kBefore: starts at a page border. There is a guard page at the other end as
+  // well. `gap` bytes of canary are left between the buffer and the guard page, to choose another alignment.
   explicit GuardedBuffer(size_t bytes, Guard guard = Guard::kAfter, size_t gap = 0);
   GuardedBuffer(GuardedBuffer&& other) noexcept;
   GuardedBuffer& operator=(GuardedBuffer&& other) noexcept;

@@ -91,6 +91,7 @@ std::string runOnThreads(int ranks, const RankBody& body, std::chrono::milliseco
 std::string runInChild(const std::function<std::string()>& body, std::chrono::seconds limit) {
   RankReport* report = shareArray<RankReport>(1);
   const pid_t pid = ::fork();
+  if (pid < 0) std::abort();  // kill(-1) would reach every process
   if (pid == 0) {
     report->set(body());
     ::_exit(0);

@@ -8,12 +8,9 @@ namespace fccl::test {
 uint32_t NumberFormat::largest() const {
   const uint32_t allOnes = signBit() - 1;
   switch (top) {
-    case Top::kIeee:
-      return (((1u << exponentBits) - 1u) << fractionBits) - 1u;
-    case Top::kOnlyNan:
-      return allOnes - 1u;
-    case Top::kNumbers:
-      return allOnes;
+    case Top::kIeee: return (((1u << exponentBits) - 1u) << fractionBits) - 1u;
+    case Top::kOnlyNan: return allOnes - 1u;
+    case Top::kNumbers: return allOnes;
   }
   return 0;
 }

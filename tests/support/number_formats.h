@@ -1,4 +1,5 @@
-// Reference conversions of the number formats, written from their definitions in float64. No code shared with the library.
+// Reference conversions of the number formats, written from their definitions in float64. No code shared with the
+// library.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,8 @@
 namespace fccl::test {
 
 // Sign, exponent and fraction bits; the exponent's bias is 2^(exponentBits - 1) - 1. What the all-ones exponent means
-// differs: `kIeee` Inf and NaN; `kOnlyNan` (e4m3) numbers, but for one NaN code per sign; `kNumbers` (e2m1) only numbers.
+// differs: `kIeee` Inf and NaN; `kOnlyNan` (e4m3) numbers, but for one NaN code per sign; `kNumbers` (e2m1) only
+// numbers.
 struct NumberFormat {
   enum class Top { kIeee, kOnlyNan, kNumbers };
 

@@ -36,9 +36,7 @@ std::map<std::string, RankProgram::Body>& programs() {
 
 using Clock = std::chrono::steady_clock;
 
-Milliseconds slowed(Milliseconds limit) {
-  return std::chrono::duration_cast<Milliseconds>(limit * slowness());
-}
+Milliseconds slowed(Milliseconds limit) { return std::chrono::duration_cast<Milliseconds>(limit * slowness()); }
 
 }  // namespace
 

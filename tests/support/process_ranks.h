@@ -2,7 +2,8 @@
 // A test defines what a rank does and steers the ranks from outside:
 //
 //   const RankProgram kStream("stream", [](RankProcess& self) { ...; self.send("ready"); ...; return 0; });
-//   TEST_CASE(...) { ProcessRanks ranks("stream", 4); ranks.relayId(); ranks.expect(0, "ready"); ranks.kill(2, SIGKILL); }
+//   TEST_CASE(...) { ProcessRanks ranks("stream", 4); ranks.relayId(); ranks.expect(0, "ready"); ranks.kill(2,
+//   SIGKILL); }
 #pragma once
 
 #include <sys/types.h>

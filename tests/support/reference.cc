@@ -15,7 +15,6 @@
 namespace fccl::test {
 namespace {
 
-
 // One step of a reduction, in the type in which the ranks' values are combined.
 template <class T>
 T combine(fcclRedOp_t op, T a, T b) {
@@ -31,14 +30,10 @@ T combine(fcclRedOp_t op, T a, T b) {
     const auto wideA = static_cast<uint64_t>(a);
     const auto wideB = static_cast<uint64_t>(b);
     switch (op) {
-      case fcclMax:
-        return std::max(a, b);
-      case fcclMin:
-        return std::min(a, b);
-      case fcclProd:
-        return static_cast<T>(wideA * wideB);
-      default:
-        return static_cast<T>(wideA + wideB);
+      case fcclMax: return std::max(a, b);
+      case fcclMin: return std::min(a, b);
+      case fcclProd: return static_cast<T>(wideA * wideB);
+      default: return static_cast<T>(wideA + wideB);
     }
   }
 }
@@ -86,29 +81,14 @@ std::string describe(fcclDataType_t dtype, const void* buffer, size_t index) {
 Bytes referenceAllReduce(fcclDataType_t dtype, fcclRedOp_t op, const std::vector<const void*>& inputs, size_t count) {
   Bytes result(count * dtypeBytes(dtype));
   switch (dtype) {
-    case fcclInt8:
-      reduceOwnType<int8_t>(op, inputs, count, &result);
-      break;
-    case fcclUint8:
-      reduceOwnType<uint8_t>(op, inputs, count, &result);
-      break;
-    case fcclInt32:
-      reduceOwnType<int32_t>(op, inputs, count, &result);
-      break;
-    case fcclUint32:
-      reduceOwnType<uint32_t>(op, inputs, count, &result);
-      break;
-    case fcclInt64:
-      reduceOwnType<int64_t>(op, inputs, count, &result);
-      break;
-    case fcclUint64:
-      reduceOwnType<uint64_t>(op, inputs, count, &result);
-      break;
-    case fcclFloat64:
-      reduceOwnType<double>(op, inputs, count, &result);
-      break;
-    default:
-      reduceInFloat(dtype, op, inputs, count, &result);
+    case fcclInt8: reduceOwnType<int8_t>(op, inputs, count, &result); break;
+    case fcclUint8: reduceOwnType<uint8_t>(op, inputs, count, &result); break;
+    case fcclInt32: reduceOwnType<int32_t>(op, inputs, count, &result); break;
+    case fcclUint32: reduceOwnType<uint32_t>(op, inputs, count, &result); break;
+    case fcclInt64: reduceOwnType<int64_t>(op, inputs, count, &result); break;
+    case fcclUint64: reduceOwnType<uint64_t>(op, inputs, count, &result); break;
+    case fcclFloat64: reduceOwnType<double>(op, inputs, count, &result); break;
+    default: reduceInFloat(dtype, op, inputs, count, &result);
   }
   return result;
 }
@@ -199,12 +179,9 @@ size_t scaleBytes(int64_t tokens, int64_t hidden, fcclScaleLayout_t layout) {
   const int64_t blocks = hidden / 16;
   const auto roundUp = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; };
   switch (layout) {
-    case fcclScaleSwizzled128x4:
-      return static_cast<size_t>(roundUp(tokens, 128) * roundUp(blocks, 4));
-    case fcclScaleSwizzled8x4:
-      return static_cast<size_t>(roundUp(tokens, 8) * roundUp(blocks, 4));
-    case fcclScaleLinear:
-      return static_cast<size_t>(tokens * blocks);
+    case fcclScaleSwizzled128x4: return static_cast<size_t>(roundUp(tokens, 128) * roundUp(blocks, 4));
+    case fcclScaleSwizzled8x4: return static_cast<size_t>(roundUp(tokens, 8) * roundUp(blocks, 4));
+    case fcclScaleLinear: return static_cast<size_t>(tokens * blocks);
   }
   return 0;
 }
@@ -218,8 +195,7 @@ size_t scaleOffset(int64_t row, int64_t block, int64_t hidden, fcclScaleLayout_t
                                  ((row % 128) / 32) * 4 + block % 4);
     case fcclScaleSwizzled8x4:
       return static_cast<size_t>((row / 8) * tiles * 32 + (block / 4) * 32 + (row % 8) * 4 + block % 4);
-    case fcclScaleLinear:
-      return static_cast<size_t>(row * blocks + block);
+    case fcclScaleLinear: return static_cast<size_t>(row * blocks + block);
   }
   return 0;
 }

@@ -18,7 +18,8 @@ Bytes referenceAllReduce(fcclDataType_t dtype, fcclRedOp_t op, const std::vector
 // `zeroSigns` false +0 equals -0.
 std::string compareElements(fcclDataType_t dtype, const void* expected, const void* actual, size_t count,
                             bool zeroSigns);
-// The same for all-reduce results: the sign of a zero only counts where the contract fixes it, in sums of fp16, bf16, fp32.
+// The same for all-reduce results: the sign of a zero only counts where the contract fixes it, in sums of fp16, bf16,
+// fp32.
 std::string compareAllReduce(fcclDataType_t dtype, fcclRedOp_t op, const void* expected, const void* actual,
                              size_t count);
 

@@ -66,8 +66,7 @@ double specialValue(fcclDataType_t dtype, uint64_t seed, int rank, int ranks, ui
       return (rank == 0 ? 1 : -1) * inputValue(DataKind::kPlain, dtype, seed, 0, ranks, row, column);
     case 8:  // alternating zeros
       return (column + static_cast<uint64_t>(rank)) % 2 == 0 ? 0.0 : -0.0;
-    default:
-      return plain;
+    default: return plain;
   }
 }
 
@@ -88,22 +87,18 @@ double uniform(uint64_t seed, uint64_t index) { return static_cast<double>(hash(
 size_t dtypeBytes(fcclDataType_t dtype) {
   switch (dtype) {
     case fcclInt8:
-    case fcclUint8:
-      return 1;
+    case fcclUint8: return 1;
     case fcclFloat16:
-    case fcclBfloat16:
-      return 2;
+    case fcclBfloat16: return 2;
     case fcclInt32:
     case fcclUint32:
-    case fcclFloat32:
-      return 4;
-    default:
-      return 8;
+    case fcclFloat32: return 4;
+    default: return 8;
   }
 }
 
 const char* dtypeName(fcclDataType_t dtype) {
-  static const char* const names[] = {"int8",  "uint8",   "int32",   "uint32",  "int64",
+  static const char* const names[] = {"int8",   "uint8",   "int32",   "uint32",  "int64",
                                       "uint64", "float16", "float32", "float64", "bfloat16"};
   return names[dtype];
 }
@@ -131,42 +126,27 @@ const char* strategyName(fcclStrategy_t strategy) {
 
 double load(fcclDataType_t dtype, const void* buffer, size_t index) {
   switch (dtype) {
-    case fcclInt8:
-      return read<int8_t>(buffer, index);
-    case fcclUint8:
-      return read<uint8_t>(buffer, index);
-    case fcclInt32:
-      return read<int32_t>(buffer, index);
-    case fcclUint32:
-      return read<uint32_t>(buffer, index);
-    case fcclInt64:
-      return static_cast<double>(read<int64_t>(buffer, index));
-    case fcclUint64:
-      return static_cast<double>(read<uint64_t>(buffer, index));
-    case fcclFloat16:
-      return decoded(kFloat16)[read<uint16_t>(buffer, index)];
-    case fcclBfloat16:
-      return decoded(kBfloat16)[read<uint16_t>(buffer, index)];
-    case fcclFloat32:
-      return read<float>(buffer, index);
-    case fcclFloat64:
-      return read<double>(buffer, index);
+    case fcclInt8: return read<int8_t>(buffer, index);
+    case fcclUint8: return read<uint8_t>(buffer, index);
+    case fcclInt32: return read<int32_t>(buffer, index);
+    case fcclUint32: return read<uint32_t>(buffer, index);
+    case fcclInt64: return static_cast<double>(read<int64_t>(buffer, index));
+    case fcclUint64: return static_cast<double>(read<uint64_t>(buffer, index));
+    case fcclFloat16: return decoded(kFloat16)[read<uint16_t>(buffer, index)];
+    case fcclBfloat16: return decoded(kBfloat16)[read<uint16_t>(buffer, index)];
+    case fcclFloat32: return read<float>(buffer, index);
+    case fcclFloat64: return read<double>(buffer, index);
   }
   std::abort();
 }
 
 void store(fcclDataType_t dtype, void* buffer, size_t index, double value) {
   switch (dtype) {
-    case fcclFloat16:
-      return write(buffer, index, static_cast<uint16_t>(kFloat16.encode(value)));
-    case fcclBfloat16:
-      return write(buffer, index, static_cast<uint16_t>(kBfloat16.encode(value)));
-    case fcclFloat32:
-      return write(buffer, index, static_cast<float>(value));
-    case fcclFloat64:
-      return write(buffer, index, value);
-    default:
-      std::abort();
+    case fcclFloat16: return write(buffer, index, static_cast<uint16_t>(kFloat16.encode(value)));
+    case fcclBfloat16: return write(buffer, index, static_cast<uint16_t>(kBfloat16.encode(value)));
+    case fcclFloat32: return write(buffer, index, static_cast<float>(value));
+    case fcclFloat64: return write(buffer, index, value);
+    default: std::abort();
   }
 }
 
@@ -183,8 +163,7 @@ double inputValue(DataKind kind, fcclDataType_t dtype, uint64_t seed, int rank, 
       const double parts[4] = {big, 1 + 0.5 * uniform(stream, index), -big, 0.25 * uniform(stream, index)};
       return parts[(static_cast<uint64_t>(rank) + hash(seed, index)) % 4];
     }
-    case DataKind::kSpecial:
-      return specialValue(dtype, seed, rank, ranks, row, column);
+    case DataKind::kSpecial: return specialValue(dtype, seed, rank, ranks, row, column);
   }
   return 0;
 }

@@ -33,7 +33,8 @@ enum class DataKind {
 };
 
 // The value of element `index` of `rank`'s input; `row` and `column` only matter for kSpecial.
-double inputValue(DataKind kind, fcclDataType_t dtype, uint64_t seed, int rank, int ranks, uint64_t row, uint64_t column);
+double inputValue(DataKind kind, fcclDataType_t dtype, uint64_t seed, int rank, int ranks, uint64_t row,
+                  uint64_t column);
 
 // Fills a plain buffer of `count` elements of any type: integers over their whole range, floats as kPlain.
 void fillPlain(fcclDataType_t dtype, void* buffer, size_t count, uint64_t seed, int rank);

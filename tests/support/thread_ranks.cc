@@ -139,7 +139,8 @@ RankGroup::~RankGroup() {
   runThreads(ranks(), "fcclCommDestroy", Seconds(30), [&](int rank) {
     if (comm(rank) == nullptr) return;
     const fcclResult_t result = fcclCommDestroy(comm(rank));
-    if (result != fcclSuccess) failures.add(fmt::format("fcclCommDestroy of rank {}: {}", rank, static_cast<int>(result)));
+    if (result != fcclSuccess)
+      failures.add(fmt::format("fcclCommDestroy of rank {}: {}", rank, static_cast<int>(result)));
   });
   // A destructor must not throw, so this one reports and goes on.
   if (!failures.none()) FAIL_CHECK(failures.text());

@@ -11,16 +11,16 @@ namespace fccl::test {
 
 // Relative error, before the last rounding, that the norm n = r * k * (bias + weight) of a row of `hidden` elements may
 // have against float64. k = 1/sqrt(q/hidden + eps):
-//   - each fp32 operation outside of q (division, addition of eps, square root, reciprocal, two products) is good to u/2
+//   - each fp32 operation outside of q (division, addition of eps, square root, reciprocal, two products) is good to
+//   u/2
 //     relative, in k's case halved by the square root again: together below 4u; 6u leaves room for a reciprocal square
 //     root that is refined rather than exact;
-//   - q is a sum of `hidden` squares without cancellation: each square and each addition has a relative error of at most
-//     u, of either sign. They add up like a random walk, to about sqrt(hidden) u for the most naive order, and the square
-//     root halves that.
+//   - q is a sum of `hidden` squares without cancellation: each square and each addition has a relative error of at
+//   most
+//     u, of either sign. They add up like a random walk, to about sqrt(hidden) u for the most naive order, and the
+//     square root halves that.
 // An order that is worse than this (or a sum in bf16) fails.
-inline double normTolerance(int64_t hidden) {
-  return (6.0 + 0.5 * std::sqrt(static_cast<double>(hidden))) * 0x1p-24;
-}
+inline double normTolerance(int64_t hidden) { return (6.0 + 0.5 * std::sqrt(static_cast<double>(hidden))) * 0x1p-24; }
 
 // Products that end below fp32's smallest normal number lose relative precision: half a step of the subnormals for
 // each of two products, the first of which is then multiplied by a factor of at most about 4.

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kSlotBytes = 4096;  // the smallest, so that a few thousand elements already go in chunks
 
-constexpr fcclDataType_t kAllTypes[] = {fcclInt8,    fcclUint8,   fcclInt32,   fcclUint32,   fcclInt64,
-                                        fcclUint64,  fcclFloat16, fcclFloat32, fcclBfloat16, fcclFloat64};
+constexpr fcclDataType_t kAllTypes[] = {fcclInt8,   fcclUint8,   fcclInt32,   fcclUint32,   fcclInt64,
+                                        fcclUint64, fcclFloat16, fcclFloat32, fcclBfloat16, fcclFloat64};
 constexpr fcclRedOp_t kAllOps[] = {fcclSum, fcclProd, fcclMax, fcclMin, fcclAvg};
 
 struct ReduceCase {

@@ -111,7 +111,8 @@ TEST_CASE("bad input: numbers of a fused call", "[bad-input]") {
              });
 }
 
-TEST_CASE("bad input: a fused call lacks a pointer that its pattern needs, or has one that it must not", "[bad-input]") {
+TEST_CASE("bad input: a fused call lacks a pointer that its pattern needs, or has one that it must not",
+          "[bad-input]") {
   RankGroup group(2);
   for (const fcclFusionPattern_t pattern : allPatterns()) {
     const PatternTraits& has = traits(pattern);
@@ -174,9 +175,9 @@ TEST_CASE("bad input: misaligned pointers of a fused call", "[bad-input]") {
                     [](auto& a) { a.nvfp4GlobalScale = shifted(a.nvfp4GlobalScale, 2); }},
                });
   }
-  refuseEach(group, caseOf(fcclPatternResidualRmsNormQuantFp8),
-             {{"fp8DequantScale", "fp8DequantScale",
-               [](auto& a) { a.fp8DequantScale = shifted(a.fp8DequantScale, 1); }}});
+  refuseEach(
+      group, caseOf(fcclPatternResidualRmsNormQuantFp8),
+      {{"fp8DequantScale", "fp8DequantScale", [](auto& a) { a.fp8DequantScale = shifted(a.fp8DequantScale, 1); }}});
   // fp32 weights beside bf16 data need the alignment of fp32.
   FusedCase mixed = caseOf(fcclPatternResidualRmsNorm);
   mixed.fp32Weight = true;

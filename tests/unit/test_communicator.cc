@@ -18,7 +18,8 @@ namespace {
 // An all-reduce whose result only these ranks can give.
 void smallReduce(const Rank& rank, int count = 100, float offset = 0) {
   std::vector<float> values(static_cast<size_t>(count));
-  for (int i = 0; i < count; ++i) values[static_cast<size_t>(i)] = offset + static_cast<float>((rank.rank + 1) * (i + 1));
+  for (int i = 0; i < count; ++i)
+    values[static_cast<size_t>(i)] = offset + static_cast<float>((rank.rank + 1) * (i + 1));
   if (!rank.ok(fcclAllReduce(values.data(), values.data(), values.size(), fcclFloat32, fcclSum, rank.comm, nullptr),
                "all-reduce")) {
     return;

@@ -1,5 +1,6 @@
-// The host kernels by themselves: every protocol, wire, SIMD target and data type over threads and plain memory, with random
-// delays at each step of the protocol, against a scalar computation of the documented order that must match bit for bit.
+// The host kernels by themselves: every protocol, wire, SIMD target and data type over threads and plain memory, with
+// random delays at each step of the protocol, against a scalar computation of the documented order that must match bit
+// for bit.
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -76,7 +77,8 @@ struct Buffers {
 
   // Depends on rank and index without symmetry; now and then a zero of either sign or a subnormal.
   static float value(int rank, int call, size_t i) {
-    uint32_t h = static_cast<uint32_t>(i) * 2654435761u + static_cast<uint32_t>(rank) * 40503u + static_cast<uint32_t>(call) * 977u;
+    uint32_t h = static_cast<uint32_t>(i) * 2654435761u + static_cast<uint32_t>(rank) * 40503u +
+                 static_cast<uint32_t>(call) * 977u;
     h ^= h >> 15;
     h *= 2246822519u;
     h ^= h >> 13;
@@ -154,7 +156,8 @@ void expectOutputs(const Case& c, const std::vector<std::unique_ptr<Buffers>>& r
           const float n = elementOf(c.dtype, want.normOut.data(), at(col));
           return code == 0 ? 0u : e2m1FromFloat(n * nvfp4Multiplier(want.scale, code));
         };
-        want.quantOut[at(block * 16 + j) / 2] = static_cast<uint8_t>(codeOf(block * 16 + j) | codeOf(block * 16 + j + 1) << 4);
+        want.quantOut[at(block * 16 + j) / 2] =
+            static_cast<uint8_t>(codeOf(block * 16 + j) | codeOf(block * 16 + j + 1) << 4);
       }
     }
   }
@@ -166,7 +169,8 @@ struct Delay {
   static void step(void* context, const char*) {
     auto* self = static_cast<Delay*>(context);
     const unsigned draw = self->random();
-    if (draw % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw / 4 % static_cast<unsigned>(self->most)));
+    if (draw % 4 == 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(draw / 4 % static_cast<unsigned>(self->most)));
   }
 };
 
@@ -248,15 +252,17 @@ std::string run(const Case& c, size_t slotBytes = 8192) {
     for (int r = 0; r < c.ranks; r++) {
       const Buffers& got = *buffers[static_cast<size_t>(r)];
       std::ostringstream where;
-      where << simdName(c.simd) << " " << dtypeName(c.dtype) << " protocol " << int(c.protocol) << " wire " << int(c.wire)
-            << " ranks " << c.ranks << " [" << c.rows << ", " << c.cols << "] chunk " << c.shape.rowsPerChunk << " x "
-            << c.shape.colsPerChunk << " call " << call << " rank " << r << ": ";
-      if (worlds[static_cast<size_t>(r)].failure.kind != FailureKind::kNone) return where.str() + "failed, kind " + std::to_string(int(worlds[static_cast<size_t>(r)].failure.kind)) + " peer " + std::to_string(worlds[static_cast<size_t>(r)].failure.rank);
-      for (const auto& [name, a, b] : {std::tuple("reduced", &want.reduced, &got.reduced),
-                                       std::tuple("residual", &want.residualOut, &got.residualOut),
-                                       std::tuple("norm", &want.normOut, &got.normOut),
-                                       std::tuple("quant", &want.quantOut, &got.quantOut),
-                                       std::tuple("scale", &want.scaleOut, &got.scaleOut)}) {
+      where << simdName(c.simd) << " " << dtypeName(c.dtype) << " protocol " << int(c.protocol) << " wire "
+            << int(c.wire) << " ranks " << c.ranks << " [" << c.rows << ", " << c.cols << "] chunk "
+            << c.shape.rowsPerChunk << " x " << c.shape.colsPerChunk << " call " << call << " rank " << r << ": ";
+      if (worlds[static_cast<size_t>(r)].failure.kind != FailureKind::kNone)
+        return where.str() + "failed, kind " + std::to_string(int(worlds[static_cast<size_t>(r)].failure.kind)) +
+               " peer " + std::to_string(worlds[static_cast<size_t>(r)].failure.rank);
+      for (const auto& [name, a, b] :
+           {std::tuple("reduced", &want.reduced, &got.reduced),
+            std::tuple("residual", &want.residualOut, &got.residualOut),
+            std::tuple("norm", &want.normOut, &got.normOut), std::tuple("quant", &want.quantOut, &got.quantOut),
+            std::tuple("scale", &want.scaleOut, &got.scaleOut)}) {
         const std::string difference = firstDifference(name, *a, *b);
         if (!difference.empty()) return where.str() + difference;
       }
@@ -280,7 +286,8 @@ constexpr fcclDataType_t kFloats[] = {fcclFloat32, fcclBfloat16, fcclFloat16};
 TEST_CASE("host kernels: plain sums match the scalar order on every target, protocol and wire") {
   for (Simd simd : availableSimd()) {
     for (fcclDataType_t dtype : kFloats) {
-      for (Protocol protocol : {Protocol::kOneshot, Protocol::kTwoshot, Protocol::kWindowOneshot, Protocol::kWindowTwoshot}) {
+      for (Protocol protocol :
+           {Protocol::kOneshot, Protocol::kTwoshot, Protocol::kWindowOneshot, Protocol::kWindowTwoshot}) {
         for (Wire wire : {Wire::kFlags, Wire::kLamport}) {
           if (wire == Wire::kLamport && protocol != Protocol::kOneshot && protocol != Protocol::kTwoshot) continue;
           for (int ranks : {1, 2, 3, 5}) {
@@ -309,7 +316,8 @@ TEST_CASE("host kernels: fused rows match the scalar order on every target, prot
         for (Wire wire : {Wire::kFlags, Wire::kLamport}) {
           if (wire == Wire::kLamport && protocol == Protocol::kWindowOneshot) continue;
           for (int ranks : {2, 3}) {
-            for (const auto& [rows, cols, rowsPerChunk] : {std::tuple<int64_t, int64_t, int64_t>(3, 7, 1), {5, 96, 2}, {13, 80, 4}, {4, 720, 1}}) {
+            for (const auto& [rows, cols, rowsPerChunk] :
+                 {std::tuple<int64_t, int64_t, int64_t>(3, 7, 1), {5, 96, 2}, {13, 80, 4}, {4, 720, 1}}) {
               for (QuantKind quant : {QuantKind::kNone, QuantKind::kFp8, QuantKind::kNvfp4}) {
                 if (quant == QuantKind::kNvfp4 && cols % 16 != 0) continue;
                 Case c;
@@ -369,7 +377,8 @@ TEST_CASE("host kernels: random delays at every protocol step, 2 to 72 ranks") {
         c.norm = false;
         c.rows = 1;
         c.cols = 9000;
-        // A chunk fits a slot; Lamport slots are small with many ranks, and TWOSHOT puts only a part of a chunk into each.
+        // A chunk fits a slot; Lamport slots are small with many ranks, and TWOSHOT puts only a part of a chunk into
+        // each.
         c.shape.colsPerChunk = protocol == Protocol::kOneshot ? 1024 : 64 * ranks;
         CHECK(run(c, 64 * 1024) == "");
       }
@@ -396,7 +405,8 @@ TEST_CASE("host kernels: sequence numbers wrap") {
   }
 }
 
-TEST_CASE("number formats: every e4m3 and e2m1 code is its own rounding, and the vector forms agree with the scalar ones") {
+TEST_CASE(
+    "number formats: every e4m3 and e2m1 code is its own rounding, and the vector forms agree with the scalar ones") {
   for (unsigned code = 0; code < 256; code++) {
     const float value = floatFromE4m3(static_cast<uint8_t>(code));
     if ((code & 0x7f) == 0x7f) {

@@ -34,8 +34,10 @@ RowBytes rowOf(const FusedCase& asked, const FusedOutputs& outputs, size_t row) 
   const auto hidden = static_cast<size_t>(asked.hidden);
   const size_t rowBytes = hidden * dtypeBytes(asked.dtype);
   const bool nvfp4 = traits(asked.pattern).quant == Quant::kNvfp4;
-  RowBytes bytes{slice(outputs.residual, row, rowBytes), slice(outputs.norm, row, rowBytes),
-                 slice(outputs.quant, row, nvfp4 ? hidden / 2 : hidden), {}};
+  RowBytes bytes{slice(outputs.residual, row, rowBytes),
+                 slice(outputs.norm, row, rowBytes),
+                 slice(outputs.quant, row, nvfp4 ? hidden / 2 : hidden),
+                 {}};
   for (size_t block = 0; nvfp4 && block < hidden / 16; ++block) {
     bytes.scales.push_back(outputs.scales[scaleOffset(static_cast<int64_t>(row), static_cast<int64_t>(block),
                                                       asked.hidden, asked.layout)]);
@@ -44,7 +46,8 @@ RowBytes rowOf(const FusedCase& asked, const FusedOutputs& outputs, size_t row) 
 }
 
 // A problem of `tokens` rows in which row `at` is the given row of `source`, the others differ with `seed`.
-FusedProblem withRow(FusedCase asked, int64_t tokens, size_t at, FusedProblem& source, size_t sourceRow, uint64_t seed) {
+FusedProblem withRow(FusedCase asked, int64_t tokens, size_t at, FusedProblem& source, size_t sourceRow,
+                     uint64_t seed) {
   asked.tokens = tokens;
   asked.seed = seed;
   FusedProblem problem(asked, source.ranks());
@@ -66,8 +69,8 @@ void rowDoesNotDependOnBatch(const FusedCase& asked, int ranks, const std::vecto
     RankGroup group(ranks, testConfig(slotBytes));
     for (const int64_t tokens : batches) {
       for (const fcclStrategy_t strategy : kStrategies) {
-        const size_t row = hash(static_cast<uint64_t>(tokens), static_cast<uint64_t>(strategy)) %
-                           static_cast<size_t>(tokens);
+        const size_t row =
+            hash(static_cast<uint64_t>(tokens), static_cast<uint64_t>(strategy)) % static_cast<size_t>(tokens);
         FusedCase now = asked;
         now.strategy = strategy;
         FusedProblem problem = withRow(now, tokens, row, source, 0, static_cast<uint64_t>(tokens) + 77);

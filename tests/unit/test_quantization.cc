@@ -165,7 +165,8 @@ TEST_CASE("FP8 and NVFP4: rows of NaN, Inf, zeros and subnormals", "[quantizatio
 
 TEST_CASE("FP8: saturation, ties and scales", "[quantization]") {
   RankGroup group(2);
-  for (const float scale : {1.0f, 1e-3f, 1.0f / 448.0f, 3e-3f, 1e30f, 1e-30f, 0.1f, 0x1p-6f, 0x1p-12f, 0x1.fffffep-3f}) {
+  for (const float scale :
+       {1.0f, 1e-3f, 1.0f / 448.0f, 3e-3f, 1e30f, 1e-30f, 0.1f, 0x1p-6f, 0x1p-12f, 0x1.fffffep-3f}) {
     for (const fcclDataType_t dtype : {fcclFloat32, fcclBfloat16}) {
       FusedCase asked;
       asked.pattern = fcclPatternResidualRmsNormOutQuantFp8;
@@ -183,8 +184,8 @@ TEST_CASE("FP8: saturation, ties and scales", "[quantization]") {
 }
 
 TEST_CASE("FP8: every code and every tie comes out as it should", "[quantization]") {
-  // n follows the residual with one factor, k; weights that undo it are not exact, so the reference is applied to n. With
-  // 127 * 2 steps in a row all codes are met many times over.
+  // n follows the residual with one factor, k; weights that undo it are not exact, so the reference is applied to n.
+  // With 127 * 2 steps in a row all codes are met many times over.
   RankGroup group(2);
   FusedCase asked;
   asked.pattern = fcclPatternResidualRmsNormOutQuantFp8;
@@ -256,51 +257,85 @@ TEST_CASE("rows that cancel to zero, at the first, a middle and the last token",
   }
 }
 
-TEST_CASE("NVFP4: where the order of the operations decides a code", "[quantization]") {
-  // Global scales that put g * amax / 6 or an element's product next to a tie, so that another order of multiplication and
-  // division, or a rounded reciprocal, ends on the other side of it.
-  RankGroup group(2);
-  FusedCase asked = nvfp4Case();
+namespace {
+
+// n as the library rounds it, for a row that later runs repeat with other scales.
+std::vector<float> normOf(RankGroup& group, const FusedCase& asked) {
+  const FusedOutputs outputs = runFused(group, asked);
+  std::vector<float> n(static_cast<size_t>(asked.hidden));
+  for (size_t i = 0; i < n.size(); ++i) n[i] = static_cast<float>(load(asked.dtype, outputs.norm.data(), i));
+  return n;
+}
+
+// The first fp32 within 40 steps of `around` for which `differs`, appended to `found`.
+template <class Differs>
+void scan(double around, std::vector<float>* found, const Differs& differs) {
+  auto value = static_cast<float>(around);
+  for (int i = 0; i < 40; ++i) value = std::nextafter(value, 0.0f);
+  for (int i = 0; i < 80; ++i, value = std::nextafter(value, kInfinity)) {
+    if (differs(value)) return found->push_back(value);
+  }
+}
+
+FusedCase orderCase(fcclFusionPattern_t pattern) {
+  FusedCase asked;
+  asked.pattern = pattern;
   asked.dtype = fcclFloat32;
   asked.tokens = 1;
-  asked.hidden = 16;
-  FusedProblem first(asked, 2);
-  const FusedOutputs outputs = runFused(group, first);
-  std::vector<float> n(16);
-  float amax = 0;
-  for (size_t i = 0; i < 16; ++i) {
-    n[i] = static_cast<float>(load(fcclFloat32, outputs.norm.data(), i));
-    amax = std::max(amax, std::fabs(n[i]));
-  }
-  const auto scaleOf = [&](float g) { return kE4m3.encode(g * amax / 6.0f); };
-  std::vector<float> telling;
-  const auto scan = [&](double around, const auto& differs) {
-    auto g = static_cast<float>(around);
-    for (int i = 0; i < 40; ++i) g = std::nextafter(g, 0.0f);
-    for (int i = 0; i < 80; ++i, g = std::nextafter(g, kInfinity)) {
-      if (differs(g)) return telling.push_back(g);
-    }
-  };
-  for (uint32_t code = 0x20; code < 0x7e; ++code) {
-    const double tie = (kE4m3.decode(code) + kE4m3.decode(code + 1)) / 2;
-    scan(tie * 6 / amax, [&](float g) { return scaleOf(g) != kE4m3.encode(g * (amax * (1.0f / 6.0f))); });
-    scan(tie * 6 / amax, [&](float g) { return scaleOf(g) != kE4m3.encode(g * (amax / 6.0f)); });
-  }
-  const size_t scales = telling.size();
-  for (uint32_t code = 0x40; code < 0x70; code += 3) {
-    const auto scale = static_cast<float>(kE4m3.decode(code));
-    for (const float value : n) {
+  asked.hidden = 1024;
+  return asked;
+}
+
+}  // namespace
+
+// Scales that put a product next to a tie, so that another order of multiplication and division, or a rounded
+// reciprocal in place of a division, ends on the other side of it.
+TEST_CASE("NVFP4: where the order of the operations decides a code", "[quantization]") {
+  RankGroup group(2);
+  FusedCase asked = orderCase(fcclPatternResidualRmsNormOutQuantNvfp4);
+  const std::vector<float> n = normOf(group, asked);
+  std::vector<float> scales;
+  std::vector<float> elements;
+  for (size_t block = 0; block < n.size() / 16; ++block) {
+    float amax = 0;
+    for (size_t i = block * 16; i < block * 16 + 16; ++i) amax = std::max(amax, std::fabs(n[i]));
+    const auto scaleOf = [&](float g) { return kE4m3.encode(g * amax / 6.0f); };
+    const auto code = static_cast<uint32_t>(0x20 + block);
+    const double border = (kE4m3.decode(code) + kE4m3.decode(code + 1)) / 2;
+    scan(border * 6 / amax, &scales, [&](float g) { return scaleOf(g) != kE4m3.encode(g * (amax * (1.0f / 6.0f))); });
+    scan(border * 6 / amax, &scales, [&](float g) { return scaleOf(g) != kE4m3.encode(g * (amax / 6.0f)); });
+    for (size_t i = block * 16; i < block * 16 + 16; ++i) {
       for (const double tie : {0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0}) {
-        scan(tie * scale / std::fabs(value), [&](float g) {
-          return scaleOf(g) == code && kE2m1.encode(value * (g / scale)) != kE2m1.encode(value * (g * (1.0f / scale)));
+        const auto scale = static_cast<float>(kE4m3.decode(code));
+        scan(tie * scale / std::fabs(n[i]), &elements, [&](float g) {
+          return scaleOf(g) == code && kE2m1.encode(n[i] * (g / scale)) != kE2m1.encode(n[i] * (g * (1.0f / scale)));
         });
       }
     }
   }
-  CHECK(scales > 10);
-  CHECK(telling.size() > scales + 10);
-  for (const float g : telling) {
+  CHECK(scales.size() > 5);
+  CHECK(elements.size() > 5);
+  scales.insert(scales.end(), elements.begin(), elements.end());
+  for (const float g : scales) {
     asked.nvfp4GlobalScale = g;
+    runFused(group, asked);
+  }
+}
+
+TEST_CASE("FP8: where the order of the operations decides a code", "[quantization]") {
+  RankGroup group(2);
+  FusedCase asked = orderCase(fcclPatternResidualRmsNormOutQuantFp8);
+  const std::vector<float> n = normOf(group, asked);
+  std::vector<float> scales;
+  for (size_t i = 0; i < n.size() && scales.size() < 100; ++i) {
+    const auto code = static_cast<uint32_t>(0x30 + i % 64);
+    const double tie = (kE4m3.decode(code) + kE4m3.decode(code + 1)) / 2;
+    scan(std::fabs(n[i]) / tie, &scales,
+         [&](float scale) { return kE4m3.encode(n[i] * (1.0f / scale)) != kE4m3.encode(n[i] / scale); });
+  }
+  CHECK(scales.size() > 5);
+  for (const float scale : scales) {
+    asked.fp8DequantScale = scale;
     runFused(group, asked);
   }
 }

@@ -13,7 +13,8 @@ namespace {
 // A window per rank, of `bytes` bytes.
 class Windows {
  public:
-  Windows(RankGroup& group, size_t bytes) : group_(group), at_(static_cast<size_t>(group.ranks())), handles_(at_.size()) {
+  Windows(RankGroup& group, size_t bytes)
+      : group_(group), at_(static_cast<size_t>(group.ranks())), handles_(at_.size()) {
     group.run("register", [&](Rank& rank) {
       const auto r = static_cast<size_t>(rank.rank);
       if (!rank.ok(fcclMemAlloc(&at_[r], bytes), "fcclMemAlloc")) return;
@@ -166,7 +167,8 @@ TEST_CASE("windows: what cannot be registered", "[windows]") {
     rank.ok(fcclMemAlloc(&block, 4096), "fcclMemAlloc");
     rank.fails(fcclCommWindowRegister(rank.comm, nullptr, 64, &window, 0), fcclInvalidArgument, "buff", "buff NULL");
     rank.fails(fcclCommWindowRegister(rank.comm, block, 64, nullptr, 0), fcclInvalidArgument, "window", "window NULL");
-    rank.fails(fcclCommWindowRegister(rank.comm, block, 1 << 20, &window, 0), fcclInvalidArgument, "", "beyond the block");
+    rank.fails(fcclCommWindowRegister(rank.comm, block, 1 << 20, &window, 0), fcclInvalidArgument, "",
+               "beyond the block");
     rank.fails(fcclCommWindowRegister(rank.comm, ordinary.data(), 64, &window, 0), fcclInvalidArgument, "",
                "memory that is not fcclMemAlloc's");
     rank.fails(fcclCommWindowRegister(rank.comm, block, 0, &window, 0), fcclInvalidArgument, "size", "size 0");
