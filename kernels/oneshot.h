@@ -6,9 +6,9 @@
 // 3 epilogue          every rank -
 //
 // bytes on the link per rank   (R - 1) * payload out and in
-// local memory per rank        payload read, staged (flags: once; Lamport: at each peer), (R - 1) * payload read,
-// outputs buffers                      a ring of chunks (HOST) or three epochs (CUDA) synchronisation              none
-// but the data
+// local memory per rank        payload read, staged (once, or at each peer), (R - 1) * payload read, outputs
+// buffers                      a ring of chunks (HOST) or three epochs (CUDA)
+// synchronisation              none but the data
 //
 // Why the slot of step 1 is free on a ring of K slots: this rank has received chunk i - 1 - L of every rank (step 2 of
 // the turn before). A rank sends chunk m only after it has consumed chunk m - 1 - L, so every rank has consumed chunk

@@ -5,9 +5,8 @@
 // 2 reduce chunk i - 1  owner      that part of every rank; epilogue of the own rows; sends what is gathered
 // 3 gather chunk i - 2  every rank the parts of all owners
 //
-// bytes on the link per rank   (R - 1) / R * payload out and in, twice; the second time the outputs of the pattern
-// (wire
-//                              kFlags: the epilogue is done once, by the owner) or the sums (kLamport: by every rank)
+// bytes on the link per rank   (R - 1) / R * payload out and in, twice; the second time the pattern's outputs (wire
+//                              kFlags: the owner does the epilogue) or the sums (kLamport: every rank does)
 // buffers                      one ring for each half
 // synchronisation              none but the data
 //
