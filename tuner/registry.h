@@ -12,6 +12,8 @@ namespace fccl {
 // What is known of a communicator when a plan is made; agreed over all ranks at initialisation, so that all ranks
 // decide alike.
 struct Facts {
+  fcclDeviceType_t device = fcclDeviceHost;
+  int ranksPerDevice = 1;  // CUDA: the most that one GPU has
   int ranks = 1;
   int cores = 1;  // that the ranks of this machine may use
   size_t slotBytes = 0;
@@ -33,10 +35,14 @@ struct Query {
   int64_t cols = 0;
 };
 
-// How a call is carried out. Kept per shape by the communicator.
+// How a call is carried out. Kept per shape by the communicator. On CUDA the kernel is found when it is launched, and
+// only strategy, protocol and the blocks of a launch are planned.
 struct Plan {
   fcclStrategy_t strategy = fcclStrategyAuto;
   host::Protocol protocol = host::Protocol::kOneshot;
+  int blocks = 0;
+  int threads = 0;
+  int64_t columns = 0;  // a call without norm is cut into rows of this many elements
   host::Wire wire = host::Wire::kFlags;
   host::Kernel kernel = nullptr;
   host::Shape shape;
@@ -50,11 +56,15 @@ struct StrategyRow {
   fcclStrategy_t id;
   const char* name;       // "ONESHOT"
   const char* mechanism;  // one line for the documentation table
+  // Of calls that the communicator's device can do at all.
   Reason (*eligible)(const Query& query, const Facts& facts);
   // Bytes of symmetric memory per rank that the strategy uses for this query.
   size_t (*workspace)(const Query& query, const Facts& facts);
   Plan (*plan)(const Query& query, const Facts& facts);
 };
+
+// Why no strategy of the communicator's device can do this, or empty.
+Reason notOnDevice(const Query& query, const Facts& facts);
 
 std::span<const StrategyRow> strategies();
 // NULL where there is no such row.

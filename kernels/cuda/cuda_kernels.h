@@ -17,7 +17,13 @@ enum class Protocol : uint8_t { kOneshot, kTwoshot };
 struct DeviceState {
   uint32_t epoch;    // of the next call, modulo 2^32
   uint32_t arrived;  // blocks of the running call that have read the epoch
-  uint32_t aborted;  // set by the host, or by a block whose wait passed the time limit: every wait ends
+  uint32_t aborted;  // a wait has been given up: all other waits end too
+};
+
+// Pinned host memory, mapped into the device.
+struct HostWords {
+  uint32_t abort;    // host to device: every wait ends
+  uint32_t expired;  // device to host: 1 + the rank that was awaited when the time limit passed
 };
 
 // What a kernel knows of its communicator. Symmetric memory of each rank: three epochs, each
@@ -29,6 +35,7 @@ struct CudaWorld {
   int ranks;
   uint64_t epochBytes;
   DeviceState* state;
+  HostWords* hostWords;
   uint64_t timeoutNanoseconds;  // 0: none
 };
 

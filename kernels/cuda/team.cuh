@@ -201,7 +201,7 @@ class BlockTeam {
     FCCL_TEAM_FN Raw take(int r, Pack p) {
       char* at = team_.slot(team_.rank(), r, channel_, row_) + p.index * 16;
       Raw raw = loadSlot(at);
-      if (holdsSentinel(raw)) raw = team_.await(at);
+      if (holdsSentinel(raw)) raw = team_.await(at, r);
       storeSlot(at, Raw{{kSentinel, kSentinel, kSentinel, kSentinel}});
       return raw;
     }
@@ -275,7 +275,7 @@ class BlockTeam {
   }
 
   // Until no word is the sentinel, or the call is aborted, or the time limit has passed.
-  FCCL_TEAM_FN Raw await(const char* at) {
+  FCCL_TEAM_FN Raw await(const char* at, int source) {
     constexpr int kPollsPerLook = 256;
     uint64_t begin = 0;
     for (;;) {
@@ -287,8 +287,10 @@ class BlockTeam {
       asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
       if (begin == 0) begin = now;
       const bool late = world_.timeoutNanoseconds != 0 && now - begin > world_.timeoutNanoseconds;
-      if (late) *reinterpret_cast<volatile uint32_t*>(&world_.state->aborted) = 1;
-      if (late || *reinterpret_cast<volatile uint32_t*>(&world_.state->aborted) != 0) return loadSlot(at);
+      volatile uint32_t* const aborted = &world_.state->aborted;
+      if (*aborted != 0) return loadSlot(at);
+      if (late) *reinterpret_cast<volatile uint32_t*>(&world_.hostWords->expired) = static_cast<uint32_t>(source) + 1;
+      if (late || *reinterpret_cast<volatile uint32_t*>(&world_.hostWords->abort) != 0) *aborted = 1;
     }
   }
 

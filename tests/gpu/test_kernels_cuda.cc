@@ -63,6 +63,10 @@ class Ranks {
       memory_.push_back(std::make_unique<DeviceBuffer>(3 * kEpochBytes));
       state_.push_back(std::make_unique<DeviceBuffer>(sizeof(cuda::DeviceState)));
       state_.back()->put(Bytes(sizeof(cuda::DeviceState), 0));
+      words_.emplace_back();
+      REQUIRE_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&words_.back()), sizeof(cuda::HostWords),
+                                 cudaHostAllocMapped | cudaHostAllocPortable));
+      *words_.back() = {};
       REQUIRE_CUDA(cuda::arm(memory_.back()->as<char>(), 3 * kEpochBytes, nullptr));
       streams_.emplace_back();
       REQUIRE_CUDA(cudaStreamCreateWithFlags(&streams_.back(), cudaStreamNonBlocking));
@@ -75,6 +79,7 @@ class Ranks {
       world.ranks = ranks;
       world.epochBytes = kEpochBytes;
       world.state = state_[static_cast<size_t>(r)]->as<cuda::DeviceState>();
+      world.hostWords = words_[static_cast<size_t>(r)];
       world.timeoutNanoseconds = timeoutNanoseconds;
       worlds_.push_back(world);
     }
@@ -83,6 +88,7 @@ class Ranks {
   Ranks& operator=(const Ranks&) = delete;
   ~Ranks() {
     for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+    for (cuda::HostWords* words : words_) cudaFreeHost(words);
   }
   int count() const { return static_cast<int>(worlds_.size()); }
   const cuda::CudaWorld& world(int r) const { return worlds_[static_cast<size_t>(r)]; }
@@ -96,6 +102,7 @@ class Ranks {
  private:
   std::vector<std::unique_ptr<DeviceBuffer>> memory_;
   std::vector<std::unique_ptr<DeviceBuffer>> state_;
+  std::vector<cuda::HostWords*> words_;
   std::vector<cudaStream_t> streams_;
   std::vector<cuda::CudaWorld> worlds_;
 };
