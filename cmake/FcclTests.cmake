@@ -60,6 +60,10 @@ function(fccl_discover_tests program label timeout)
   if(NOT label STREQUAL "unit")
     list(APPEND properties PROCESSORS 2)
   endif()
+  # Tests of one GPU count its free memory, and wait for each other's kernels if they must share it.
+  if(label STREQUAL "gpu")
+    list(APPEND properties RESOURCE_LOCK gpu)
+  endif()
   catch_discover_tests(${program} TEST_PREFIX "${label}/" PROPERTIES ${properties})
 endfunction()
 

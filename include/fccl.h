@@ -145,7 +145,8 @@ typedef struct {
   unsigned int version;
   int deviceType; /* fcclDeviceType_t; FCCL_DEVICE=auto|host|cuda (all) */
   int strategy;   /* fcclStrategy_t that stands for AUTO; FCCL_STRATEGY (all) */
-  int checkCalls; /* 1: compare the calls of all ranks; FCCL_CHECK (all) */
+  int checkCalls; /* 1: compare the calls of all ranks; FCCL_CHECK (all). On CUDA the threads that make them wait for
+                     each other then; a call that is being captured is not compared */
   int timeoutMs;  /* a collective that waits longer for a rank fails with fcclRemoteError; 0: never; FCCL_TIMEOUT_MS */
   int initTimeoutMs;     /* the same for initialisation; FCCL_INIT_TIMEOUT_MS */
   int sharedMemory;      /* fcclSharedMemory_t; FCCL_SHARED_MEMORY=auto|memfd|posix (all) */
@@ -154,7 +155,8 @@ typedef struct {
   const char* netName;   /* network interface of the rendezvous; FCCL_SOCKET_IFNAME */
   int cudaDevice;        /* CUDA: this rank's GPU, as cudaSetDevice counts; left undefined: the calling thread's current
                             one, in fcclCommInitAll GPU r for rank r */
-  int allowSharedDevice; /* CUDA: 1: several ranks may use one GPU, for tests; FCCL_ALLOW_SHARED_DEVICE (all) */
+  int allowSharedDevice; /* CUDA: 1: several ranks may use one GPU, for tests; FCCL_ALLOW_SHARED_DEVICE (all). Such
+                            ranks of one process share the GPU's queues too: let copies end before a call that waits */
   int cudaWorkspaceBytes; /* CUDA: bytes of one of the three staging areas that each rank has in its GPU's memory; a
                              call that needs more runs in parts; FCCL_CUDA_WORKSPACE_BYTES (all) */
 } fcclConfig_t;
@@ -283,6 +285,19 @@ FCCL_API fcclResult_t fcclAllReduceFused(const fcclFusedArgs_t* args, fcclComm_t
 /* *bytes: the exact size of scaleOut (0 for patterns without block scales). */
 FCCL_API fcclResult_t fcclQuantScaleBytes(int64_t tokens, int64_t hidden, fcclFusionPattern_t pattern,
                                           fcclScaleLayout_t layout, size_t* bytes);
+
+/* ---- Groups --------------------------------------------------------------------------------------------------- */
+
+/* For one thread that drives several ranks. Between the two, fcclCommInit, fcclCommSplit, fcclAllReduce,
+ * fcclAllReduceFused, fcclCommWindowRegister and fcclCommWindowDeregister return at once, with what is wrong by itself;
+ * they are carried out by fcclGroupEnd, which returns when all have been enqueued (HOST and initialisation: have
+ * ended). So what they give (*comm, *newComm, *window) is NULL until then, and what they take stays valid until then; a
+ * struct that they are given by pointer is copied. Calls of one communicator keep their order. Groups nest; the
+ * outermost end counts. fcclGroupEnd gives the first error of the calls, in the order in which they were made; where
+ * one was wrong by itself, nothing is carried out. A rank that initialises in a group is driven by whichever thread
+ * calls it afterwards. */
+FCCL_API fcclResult_t fcclGroupStart(void);
+FCCL_API fcclResult_t fcclGroupEnd(void);
 
 /* ---- User buffers --------------------------------------------------------------------------------------------- */
 

@@ -1,12 +1,15 @@
 // The C entry points that move data.
 #include "base/check.h"
 #include "lib/c_boundary.h"
+#include "lib/group.h"
 #include "lib/validate.h"
 
 using namespace fccl;
 
-fcclResult_t fcclAllReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDataType_t datatype, fcclRedOp_t op,
-                           fcclComm_t comm, fcclStream_t stream) {
+namespace {
+
+fcclResult_t allReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDataType_t datatype, fcclRedOp_t op,
+                       fcclComm_t comm, fcclStream_t stream) {
   return insideCommunicator("fcclAllReduce", comm, [&](Communicator& communicator) -> Status {
     CheckedCall call;
     FCCL_TRY(checkAllReduce(sendbuff, recvbuff, count, datatype, op, stream, communicator.deviceType(), &call));
@@ -14,12 +17,49 @@ fcclResult_t fcclAllReduce(const void* sendbuff, void* recvbuff, size_t count, f
   });
 }
 
-fcclResult_t fcclAllReduceFused(const fcclFusedArgs_t* args, fcclComm_t comm, fcclStream_t stream) {
+fcclResult_t allReduceFused(const fcclFusedArgs_t* args, fcclComm_t comm, fcclStream_t stream) {
   return insideCommunicator("fcclAllReduceFused", comm, [&](Communicator& communicator) -> Status {
     CheckedCall call;
     FCCL_TRY(checkAllReduceFused(args, stream, communicator.deviceType(), &call));
     return communicator.run(call);
   });
+}
+
+// In a group: `check` now, `call` at its end.
+template <class Check, class Call>
+[[gnu::cold, gnu::noinline]] fcclResult_t deferCollective(const char* function, fcclComm_t comm, Check&& check,
+                                                          Call&& call) {
+  return group::spoil(withCommunicator(function, comm, [&](Communicator& communicator) -> Status {
+    FCCL_TRY(communicator.usable());
+    CheckedCall unused;
+    FCCL_TRY(check(communicator.deviceType(), &unused));
+    group::defer(comm, communicator.callsWait(), std::forward<Call>(call));
+    return {};
+  }));
+}
+
+}  // namespace
+
+fcclResult_t fcclAllReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDataType_t datatype, fcclRedOp_t op,
+                           fcclComm_t comm, fcclStream_t stream) {
+  if (!group::open()) [[likely]]
+    return allReduce(sendbuff, recvbuff, count, datatype, op, comm, stream);
+  return deferCollective(
+      "fcclAllReduce", comm,
+      [&](fcclDeviceType_t device, CheckedCall* call) {
+        return checkAllReduce(sendbuff, recvbuff, count, datatype, op, stream, device, call);
+      },
+      [=] { return allReduce(sendbuff, recvbuff, count, datatype, op, comm, stream); });
+}
+
+fcclResult_t fcclAllReduceFused(const fcclFusedArgs_t* args, fcclComm_t comm, fcclStream_t stream) {
+  if (!group::open()) [[likely]]
+    return allReduceFused(args, comm, stream);
+  const fcclFusedArgs_t copy = args != nullptr ? *args : fcclFusedArgs_t{};
+  return deferCollective(
+      "fcclAllReduceFused", comm,
+      [&](fcclDeviceType_t device, CheckedCall* call) { return checkAllReduceFused(args, stream, device, call); },
+      [=] { return allReduceFused(&copy, comm, stream); });
 }
 
 fcclResult_t fcclQuantScaleBytes(int64_t tokens, int64_t hidden, fcclFusionPattern_t pattern, fcclScaleLayout_t layout,

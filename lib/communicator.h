@@ -31,6 +31,8 @@ class Communicator {
   const Options& options() const { return options_; }
   fcclDeviceType_t deviceType() const { return options_.deviceType; }
   int device() const { return engine_->device(); }
+  // Whether a collective returns only when other ranks have called theirs.
+  bool callsWait() const { return !engine_->asynchronous() || options_.checkCalls; }
   Bootstrap& bootstrap() { return *bootstrap_; }
   WindowTable& windows() { return windows_; }
   host::World& world() { return world_; }

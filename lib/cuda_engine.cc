@@ -130,8 +130,7 @@ class CudaEngine final : public Engine {
     return {};
   }
 
-  // Two real calls: what the driver says of access between GPUs is not always so, and the kernels are in place for a
-  // first call that is captured.
+  // Two real calls: what the driver says of access between GPUs is not always so.
   Status look(Facts*) override {
     const OutsideCapture outside;
     const CurrentDevice current(side_->device);
@@ -206,6 +205,12 @@ class CudaEngine final : public Engine {
                      cuda::kMaxRanks);
     }
     FCCL_CUDA(cudaFree(nullptr));  // starts CUDA on this GPU where nothing has yet
+    if (const cudaError_t code = cuda::load(); code != cudaSuccess) {
+      return failure(fcclUnhandledCudaError,
+                     "The kernels cannot be loaded on GPU {}; is this FCCL built for it "
+                     "(FCCL_CUDA_ARCHS)? {}",
+                     side_->device, cudaFailure(code, "cudaFuncGetAttributes", __FILE_NAME__, __LINE__).message());
+    }
     void* pinned = nullptr;
     FCCL_CUDA(cudaHostAlloc(&pinned, sizeof(Pinned), cudaHostAllocMapped | cudaHostAllocPortable));
     side_->pinned = new (pinned) Pinned{};

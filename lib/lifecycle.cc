@@ -1,11 +1,13 @@
 // The C entry points that make, ask and end communicators.
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include "base/check.h"
 #include "lib/c_boundary.h"
 #include "lib/formation.h"
+#include "lib/group.h"
 
 using namespace fccl;
 
@@ -24,14 +26,25 @@ Result<Options> optionsFrom(const fcclConfig_t* config, const Options& base) {
   return resolveOptions(config, environment, base);
 }
 
+Status create(fcclComm_t* comm, int ranks, const fcclUniqueId& id, int rank, const Options& options) {
+  FCCL_TRY_ASSIGN(std::unique_ptr<Communicator> communicator, Communicator::create(id, rank, ranks, options));
+  *comm = makeHandle(std::move(communicator));
+  return {};
+}
+
 Status init(fcclComm_t* comm, int ranks, const fcclUniqueId& id, int rank, const fcclConfig_t* config) {
   FCCL_TRY(needPointer("comm", comm));
   *comm = nullptr;
   FCCL_TRY(checkRanks(ranks, rank));
   FCCL_TRY_ASSIGN(Options options, optionsFrom(config, Options()));
   FCCL_TRY(chooseDevice(&options));
-  FCCL_TRY_ASSIGN(std::unique_ptr<Communicator> communicator, Communicator::create(id, rank, ranks, options));
-  *comm = makeHandle(std::move(communicator));
+  if (!group::open()) return create(comm, ranks, id, rank, options);
+  // A thread of the group's is not the one that will drive the rank.
+  if (options.bindCores) FCCL_WARN("bindCores has no effect in a group: bind the threads that drive the ranks.");
+  options.bindCores = false;
+  group::defer(nullptr, true, [=] {
+    return boundary("fcclCommInit", nullptr, [&] { return create(comm, ranks, id, rank, options); });
+  });
   return {};
 }
 
@@ -57,6 +70,11 @@ Status splitInto(Communicator& parent, int color, int key, fcclComm_t* newComm, 
   FCCL_TRY_ASSIGN(std::unique_ptr<Communicator> communicator, split(parent, color, key, options));
   if (communicator != nullptr) *newComm = makeHandle(std::move(communicator));
   return {};
+}
+
+fcclResult_t splitNow(fcclComm_t comm, int color, int key, fcclComm_t* newComm, const fcclConfig_t* config) {
+  return insideCommunicator("fcclCommSplit", comm,
+                            [&](Communicator& parent) { return splitInto(parent, color, key, newComm, config); });
 }
 
 Status destroy(fcclComm_t comm) {
@@ -108,7 +126,7 @@ fcclResult_t fcclGetUniqueId(fcclUniqueId* id) {
 }
 
 fcclResult_t fcclCommInit(fcclComm_t* comm, int nranks, fcclUniqueId id, int rank, const fcclConfig_t* config) {
-  return boundary("fcclCommInit", nullptr, [&] { return init(comm, nranks, id, rank, config); });
+  return group::spoil(boundary("fcclCommInit", nullptr, [&] { return init(comm, nranks, id, rank, config); }));
 }
 
 fcclResult_t fcclCommInitAll(fcclComm_t* comms, int nranks, const fcclConfig_t* config) {
@@ -116,8 +134,14 @@ fcclResult_t fcclCommInitAll(fcclComm_t* comms, int nranks, const fcclConfig_t* 
 }
 
 fcclResult_t fcclCommSplit(fcclComm_t comm, int color, int key, fcclComm_t* newComm, const fcclConfig_t* config) {
-  return insideCommunicator("fcclCommSplit", comm,
-                            [&](Communicator& parent) { return splitInto(parent, color, key, newComm, config); });
+  if (!group::open()) return splitNow(comm, color, key, newComm, config);
+  return group::spoil(withCommunicator("fcclCommSplit", comm, [&](Communicator&) -> Status {
+    FCCL_TRY(needPointer("newComm", newComm));
+    *newComm = nullptr;
+    const std::optional<fcclConfig_t> copy = config != nullptr ? std::optional(*config) : std::nullopt;
+    group::defer(comm, true, [=] { return splitNow(comm, color, key, newComm, copy ? &*copy : nullptr); });
+    return {};
+  }));
 }
 
 fcclResult_t fcclCommFinalize(fcclComm_t comm) {

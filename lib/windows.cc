@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "lib/c_boundary.h"
+#include "lib/group.h"
 
 using namespace fccl;
 
@@ -43,6 +44,16 @@ Status deregisterWindow(Communicator& communicator, fcclWindow_t window) {
   return {};
 }
 
+// In a group `call` waits for its end; what is wrong with its arguments is wrong then.
+template <class Call>
+fcclResult_t nowOrInGroup(const char* function, fcclComm_t comm, Call&& call) {
+  if (!group::open()) return call();
+  return group::spoil(withCommunicator(function, comm, [&](Communicator&) -> Status {
+    group::defer(comm, true, std::forward<Call>(call));
+    return {};
+  }));
+}
+
 Status allocate(void** ptr, size_t size, fcclDeviceType_t deviceType) {
   if (ptr == nullptr) return failure(fcclInvalidArgument, "ptr is NULL.");
   *ptr = nullptr;
@@ -77,12 +88,17 @@ fcclResult_t fcclMemFree(void* ptr) {
 }
 
 fcclResult_t fcclCommWindowRegister(fcclComm_t comm, void* buff, size_t size, fcclWindow_t* window, int flags) {
-  return insideCommunicator("fcclCommWindowRegister", comm, [&](Communicator& communicator) {
-    return registerWindow(communicator, buff, size, window, flags);
+  if (group::open() && window != nullptr) *window = nullptr;
+  return nowOrInGroup("fcclCommWindowRegister", comm, [=] {
+    return insideCommunicator("fcclCommWindowRegister", comm, [&](Communicator& communicator) {
+      return registerWindow(communicator, buff, size, window, flags);
+    });
   });
 }
 
 fcclResult_t fcclCommWindowDeregister(fcclComm_t comm, fcclWindow_t window) {
-  return insideCommunicator("fcclCommWindowDeregister", comm,
-                            [&](Communicator& communicator) { return deregisterWindow(communicator, window); });
+  return nowOrInGroup("fcclCommWindowDeregister", comm, [=] {
+    return insideCommunicator("fcclCommWindowDeregister", comm,
+                              [&](Communicator& communicator) { return deregisterWindow(communicator, window); });
+  });
 }

@@ -1,5 +1,4 @@
-// Plans on CUDA. The same grid for every shape: small enough that the kernels of 8 ranks fit on one GPU side by side,
-// and as many threads as a row has packs of 16 bytes, four to a thread.
+// Plans on CUDA. The same grid for every shape, small enough that the kernels of 8 ranks fit on one GPU side by side.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +9,7 @@ namespace fccl {
 namespace {
 
 constexpr int kBlocks = 12;
-constexpr int kLeastThreads = 256;
-constexpr int kMostThreads = 1024;
+constexpr int kThreads = 256;
 constexpr int64_t kPackBytes = 16;
 constexpr int64_t kPacksPerThread = 4;
 constexpr int64_t kLeastPacksPerRow = 32;
@@ -22,7 +20,7 @@ int64_t rowBytes(const Query& query) { return query.cols * static_cast<int64_t>(
 // Of a call without norm: a row for each block, longer where that gives whole rows, which saves the launch for the
 // rest.
 int64_t packsPerRow(int64_t packs) {
-  constexpr int64_t kMost = kLeastThreads * kPacksPerThread;
+  constexpr int64_t kMost = kThreads * kPacksPerThread;
   const int64_t wanted = std::clamp(ceilDiv(packs, kBlocks), kLeastPacksPerRow, kMost);
   for (int64_t each = wanted; each <= kMost; each++) {
     if (packs % each == 0) return each;
@@ -34,9 +32,9 @@ int64_t packsPerRow(int64_t packs) {
 
 Reason notOnDevice(const Query& query, const Facts& facts) {
   if (facts.device != fcclDeviceCuda) return {};
-  if (query.norm && rowBytes(query) > kMostThreads * kPacksPerThread * kPackBytes) {
+  if (query.norm && rowBytes(query) > kThreads * kPacksPerThread * kPackBytes) {
     return fmt::format("hidden is {}; a CUDA communicator takes rows of up to {} bytes.", query.cols,
-                       kMostThreads * kPacksPerThread * kPackBytes);
+                       kThreads * kPacksPerThread * kPackBytes);
   }
   const bool type = query.dtype == fcclFloat32 || query.dtype == fcclFloat16 || query.dtype == fcclBfloat16;
   if (type && query.op == fcclSum) return {};
@@ -58,11 +56,9 @@ Plan planOnCuda(fcclStrategy_t strategy, host::Protocol protocol, const Query& q
   plan.strategy = strategy;
   plan.protocol = protocol;
   plan.blocks = kBlocks;
-  plan.threads = kLeastThreads;
-  const int64_t packs = ceilDiv(rowBytes(query), kPackBytes);
-  if (query.norm) {
-    while (packs > plan.threads * kPacksPerThread) plan.threads *= 2;
-  } else {
+  plan.threads = kThreads;
+  if (!query.norm) {
+    const int64_t packs = ceilDiv(rowBytes(query), kPackBytes);
     plan.columns = packsPerRow(packs) * (kPackBytes / static_cast<int64_t>(host::dtypeBytes(query.dtype)));
   }
   return plan;

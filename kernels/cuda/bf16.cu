@@ -7,4 +7,6 @@ cudaError_t launchBf16(Protocol protocol, const CudaWorld& world, const RowArgs&
   return launchType<Bf16>(protocol, world, rows, shape, stream);
 }
 
+cudaError_t loadBf16() { return loadType<Bf16>(); }
+
 }  // namespace fccl::cuda

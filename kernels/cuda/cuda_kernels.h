@@ -58,6 +58,10 @@ struct LaunchShape {
 cudaError_t launch(Protocol protocol, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,
                    const LaunchShape& shape, cudaStream_t stream);
 
+// Loads every kernel on the current device. CUDA otherwise loads a kernel when it is first launched, and waits for the
+// device then: for ever, where a kernel of another rank waits for that launch.
+cudaError_t load();
+
 // Fills `bytes` (a multiple of 16) with the sentinel.
 cudaError_t arm(char* memory, uint64_t bytes, cudaStream_t stream);
 

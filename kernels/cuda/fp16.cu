@@ -7,4 +7,6 @@ cudaError_t launchFp16(Protocol protocol, const CudaWorld& world, const RowArgs&
   return launchType<Fp16>(protocol, world, rows, shape, stream);
 }
 
+cudaError_t loadFp16() { return loadType<Fp16>(); }
+
 }  // namespace fccl::cuda

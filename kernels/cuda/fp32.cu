@@ -7,4 +7,6 @@ cudaError_t launchFp32(Protocol protocol, const CudaWorld& world, const RowArgs&
   return launchType<Fp32>(protocol, world, rows, shape, stream);
 }
 
+cudaError_t loadFp32() { return loadType<Fp32>(); }
+
 }  // namespace fccl::cuda

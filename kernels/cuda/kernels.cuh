@@ -55,6 +55,29 @@ cudaError_t launchType(Protocol protocol, const CudaWorld& world, const RowArgs&
               : launchPattern<D, Protocol::kTwoshot, false>(world, rows, shape, aligned, stream);
 }
 
+template <class D, Protocol protocol, bool norm>
+cudaError_t loadPattern() {
+  for (const auto kernel : {collectiveKernel<D, protocol, norm, 1, true>,
+                            collectiveKernel<D, protocol, norm, kMaxPacksPerThread, true>,
+                            collectiveKernel<D, protocol, norm, kMaxPacksPerThread, false>}) {
+    cudaFuncAttributes attributes;
+    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+template <class D>
+cudaError_t loadType() {
+  for (const auto load : {loadPattern<D, Protocol::kOneshot, false>, loadPattern<D, Protocol::kOneshot, true>,
+                          loadPattern<D, Protocol::kTwoshot, false>, loadPattern<D, Protocol::kTwoshot, true>}) {
+    if (const cudaError_t error = load(); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t loadBf16();
+cudaError_t loadFp16();
+cudaError_t loadFp32();
 cudaError_t launchBf16(Protocol protocol, const CudaWorld& world, const RowArgs& rows, const LaunchShape& shape,
                        cudaStream_t stream);
 cudaError_t launchFp16(Protocol protocol, const CudaWorld& world, const RowArgs& rows, const LaunchShape& shape,

@@ -17,6 +17,13 @@ cudaError_t arm(char* memory, uint64_t bytes, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+cudaError_t load() {
+  for (const auto loadOne : {loadBf16, loadFp16, loadFp32}) {
+    if (const cudaError_t error = loadOne(); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 cudaError_t launch(Protocol protocol, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,
                    const LaunchShape& shape, cudaStream_t stream) {
   if (shape.threads % 32 != 0 || shape.threads <= 0 || shape.threads > 1024 || shape.blocks <= 0)

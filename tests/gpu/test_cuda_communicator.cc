@@ -2,7 +2,9 @@
 // what is refused.
 #include <fmt/format.h>
 
+#include <barrier>
 #include <cstdlib>
+#include <mutex>
 
 #include "lib/cuda_launch.h"
 #include "tests/gpu/device_ranks.h"
@@ -48,7 +50,7 @@ TEST_CASE("CUDA communicator: every pattern and type on 1, 2, 3, 4 and 8 ranks o
     CudaRanks cuda(ranks);
     for (const fcclFusionPattern_t pattern : allPatterns()) {
       for (const fcclDataType_t dtype : kTypes) {
-        for (const auto& [tokens, hidden] : {std::pair<int64_t, int64_t>(1, 64), {3, 96}, {13, 2880}, {2, 8192}}) {
+        for (const auto& [tokens, hidden] : {std::pair<int64_t, int64_t>(1, 64), {3, 96}, {13, 2880}, {2, 4096}}) {
           FusedCase asked = caseOf(pattern, dtype, tokens, hidden, ++seed);
           asked.reducedOut = seed % 3 == 0;
           asked.fp32Weight = seed % 5 == 0;
@@ -79,7 +81,7 @@ TEST_CASE("CUDA communicator: fcclAllReduce of any number of elements") {
   }
 }
 
-TEST_CASE("CUDA communicator: both ways to share memory, and the largest number of ranks that fit a small GPU") {
+TEST_CASE("CUDA communicator: both ways to share memory") {
   FCCL_NEED_GPUS(1);
   for (const char* way : {"vmm", "ipc"}) {
     INFO(way);
@@ -123,7 +125,7 @@ TEST_CASE("CUDA communicator: a row gives the same bits whatever stands beside i
   FusedProblem one(asked, 4);
   asked.strategy = fcclStrategyOneshot;
   const FusedOutputs alone = cuda.run(one);
-  for (const int64_t tokens : {2, 64, 129}) {
+  for (const int64_t tokens : {2, 33, 129}) {
     for (const fcclStrategy_t strategy : {fcclStrategyOneshot, fcclStrategyTwoshot}) {
       asked.tokens = tokens;
       asked.strategy = strategy;
@@ -141,18 +143,19 @@ TEST_CASE("CUDA communicator: a row gives the same bits whatever stands beside i
 TEST_CASE("CUDA communicator: a call beyond the staging areas runs in parts") {
   FCCL_NEED_GPUS(1);
   fcclConfig_t config = cudaConfig();
-  config.cudaWorkspaceBytes = 5 << 20;
+  config.cudaWorkspaceBytes = 5 << 18;  // 160 rows of 1024 columns
   CudaRanks cuda(2, config);
   for (const fcclFusionPattern_t pattern : allPatterns()) {
     for (const fcclScaleLayout_t layout : {fcclScaleSwizzled128x4, fcclScaleSwizzled8x4, fcclScaleLinear}) {
-      FusedCase asked = caseOf(pattern, fcclBfloat16, 300, 4096, 11);
+      if (traits(pattern).quant != Quant::kNvfp4 && layout != fcclScaleLinear) continue;
+      FusedCase asked = caseOf(pattern, fcclBfloat16, 300, 1024, 11);
       asked.layout = layout;
       cuda.run(asked);
     }
   }
   config.cudaWorkspaceBytes = 1 << 20;
   CudaRanks small(2, config);
-  small.run(caseOf(fcclPatternResidualRmsNormQuantFp8, fcclBfloat16, 300, 4096, 12));
+  small.run(caseOf(fcclPatternResidualRmsNormQuantFp8, fcclBfloat16, 70, 4096, 12));
   small.group().run("a tile of scales that does not fit", [&](Rank& rank) {
     const FusedCase asked = caseOf(fcclPatternResidualRmsNormQuantNvfp4, fcclBfloat16, 300, 4096, 13);
     FusedProblem problem(asked, 2);
@@ -182,10 +185,15 @@ TEST_CASE(
   }
   FusedProblem eager(other, kRanks);
   std::mutex checking;
+  // No copy is under way while a kernel waits for the other rank: on one GPU the ranks' copies stand in one queue.
+  std::barrier together(kRanks);
   cuda.group().run("graphs", [&](Rank& rank) {
     RankDevice& device = cuda.device(rank.rank);
     FusedBuffers own(*problems[0], rank.rank, captured.pattern);
     const DeviceArgs call(device, captured, own);
+    FusedBuffers others(eager, rank.rank, other.pattern);
+    DeviceArgs between(device, other, others);
+    device.synchronize();
     cudaGraph_t graph;
     cudaOk(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeThreadLocal), "begin of the capture");
     // The communicator's first call ever.
@@ -200,23 +208,19 @@ TEST_CASE(
     cudaOk(cudaGraphInstantiate(&replay, graph, 0), "cudaGraphInstantiate");
     cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
     const size_t bytes = captured.count() * dtypeBytes(captured.dtype);
-    for (size_t round = 0; round < 400; ++round) {
+    for (size_t round = 0; round < 100; ++round) {
       FusedProblem& problem = *problems[round % kInputs];
       device.upload(const_cast<void*>(call.args().input), problem.inputs[static_cast<size_t>(rank.rank)].data(), bytes);
       device.upload(const_cast<void*>(call.args().residual), problem.residual.data(), bytes);
       device.upload(const_cast<void*>(call.args().weight), problem.weight.data(), problem.weight.size());
-      cudaOk(cudaGraphLaunch(replay, device.stream()), "cudaGraphLaunch");
-      if (round % 20 == 2) {
-        FusedBuffers others(eager, rank.rank, other.pattern);
-        DeviceArgs between(device, other, others);
-        rank.ok(fcclAllReduceFused(&between.args(), rank.comm, device.stream()), "eager call");
-        between.fetch();
-        const FusedOutputs outputs = others.outputs();
-        const std::lock_guard lock(checking);
-        const std::string wrong = eager.check(other.pattern, outputs, outputs.norm);
-        rank.expect(wrong.empty(), "eager: " + wrong);
+      device.synchronize();
+      together.arrive_and_wait();
+      for (size_t i = 0; i < 1 + round % 4 * 8; ++i) {
+        cudaOk(cudaGraphLaunch(replay, device.stream()), "cudaGraphLaunch");
+        if (i % 3 == round % 3) rank.ok(fcclAllReduceFused(&between.args(), rank.comm, device.stream()), "eager call");
       }
-      if (round % 10 != 9) continue;
+      device.synchronize();
+      together.arrive_and_wait();
       FusedOutputs outputs;
       outputs.residual.resize(bytes);
       outputs.norm.resize(bytes);
@@ -226,6 +230,11 @@ TEST_CASE(
       const std::string wrong = problem.check(captured.pattern, outputs, outputs.norm);
       rank.expect(wrong.empty(), fmt::format("replay {}: {}", round, wrong));
     }
+    between.fetch();
+    const std::lock_guard lock(checking);
+    const FusedOutputs outputs = others.outputs();
+    const std::string wrong = eager.check(other.pattern, outputs, outputs.norm);
+    rank.expect(wrong.empty(), "eager: " + wrong);
     cudaOk(cudaGraphExecDestroy(replay), "cudaGraphExecDestroy");
   });
 }
@@ -358,6 +367,46 @@ TEST_CASE("CUDA communicator: what is not there yet, and what is wrong, is said 
     mine.synchronize();
   });
   cuda.run(caseOf(fcclPatternResidualRmsNorm, fcclBfloat16, 5, 64, 51));
+}
+
+TEST_CASE("CUDA communicator: one thread drives four ranks in groups, initialisation included") {
+  FCCL_NEED_GPUS(1);
+  constexpr int kRanks = 4;
+  for (const int check : {0, 1}) {
+    fcclConfig_t config = cudaConfig();
+    config.checkCalls = check;
+    fcclUniqueId id;
+    REQUIRE(fcclGetUniqueId(&id) == fcclSuccess);
+    std::vector<fcclComm_t> comms(kRanks);
+    REQUIRE(fcclGroupStart() == fcclSuccess);
+    for (int r = 0; r < kRanks; ++r) {
+      REQUIRE(fcclCommInit(&comms[static_cast<size_t>(r)], kRanks, id, r, &config) == fcclSuccess);
+    }
+    REQUIRE(fcclGroupEnd() == fcclSuccess);
+    RankGroup group(comms);
+    std::vector<std::unique_ptr<RankDevice>> devices;
+    std::vector<float*> buffers;
+    for (int r = 0; r < kRanks; ++r) {
+      devices.push_back(std::make_unique<RankDevice>());
+      buffers.push_back(static_cast<float*>(devices.back()->take(3000 * sizeof(float))));
+    }
+    for (int round = 0; round < 50; ++round) {
+      REQUIRE(fcclGroupStart() == fcclSuccess);
+      for (int r = 0; r < kRanks; ++r) {
+        const auto at = static_cast<size_t>(r);
+        const std::vector<float> values(3000, static_cast<float>((r + 1) * (round + 1)));
+        devices[at]->upload(buffers[at], values.data(), 3000 * sizeof(float));
+        REQUIRE(fcclAllReduce(buffers[at], buffers[at], 3000, fcclFloat32, fcclSum, group.comm(r),
+                              devices[at]->stream()) == fcclSuccess);
+      }
+      REQUIRE(fcclGroupEnd() == fcclSuccess);
+      for (size_t r = 0; r < kRanks; ++r) {
+        std::vector<float> values(3000);
+        devices[r]->download(values.data(), buffers[r], 3000 * sizeof(float));
+        CHECK(values == std::vector<float>(3000, static_cast<float>(10 * (round + 1))));
+      }
+    }
+  }
 }
 
 TEST_CASE("CUDA windows: every rank reaches every rank's buffer") {

@@ -101,7 +101,7 @@ TEST_CASE("CUDA faults: ranks destroy in any order, at any time") {
 
 namespace {
 
-const RankProgram kCudaCollectives("cuda collectives", [](RankProcess& self) {
+const RankProgram kCudaCollectives("cuda-collectives", [](RankProcess& self) {
   const fcclConfig_t config = cudaConfig();
   fcclComm_t comm = self.init(&config);
   std::string wrong;
@@ -150,7 +150,7 @@ const RankProgram kCudaCollectives("cuda collectives", [](RankProcess& self) {
 
 void collectivesInProcesses(int ranks, const Environment& environment) {
   const auto before = fcclNames();
-  ProcessRanks processes("cuda collectives", ranks, environment);
+  ProcessRanks processes("cuda-collectives", ranks, environment);
   processes.relayId();
   for (int r = 0; r < ranks; ++r) processes.expect(r, "right", Milliseconds(60'000));
   processes.tellAll("leave");
@@ -175,7 +175,7 @@ TEST_CASE("CUDA processes: 8 of them share a GPU") {
 namespace {
 
 // Collectives without end, until one fails; then what it says, whether the GPU still works, and out.
-const RankProgram kCudaStream("cuda stream", [](RankProcess& self) {
+const RankProgram kCudaStream("cuda-stream", [](RankProcess& self) {
   const fcclConfig_t config = cudaConfig();
   fcclComm_t comm = self.init(&config);
   try {
@@ -209,7 +209,7 @@ const RankProgram kCudaStream("cuda stream", [](RankProcess& self) {
 void killInStream(int ranks, int victim, const std::string& kind, const Environment& environment) {
   INFO(kind << ", rank " << victim << " of " << ranks << " killed");
   const auto before = fcclNames();
-  ProcessRanks processes("cuda stream", ranks, environment, kind);
+  ProcessRanks processes("cuda-stream", ranks, environment, kind);
   processes.relayId();
   processes.expectAll("ready", Milliseconds(60'000));
   std::this_thread::sleep_for(Milliseconds(80));
@@ -236,4 +236,45 @@ TEST_CASE("CUDA processes: SIGKILL of one ends the kernels of all others, which 
   killInStream(2, 1, "small", {{"FCCL_CUDA_MEMORY", "vmm"}});
   killInStream(2, 0, "large", {{"FCCL_CUDA_MEMORY", "ipc"}});
   killInStream(4, 2, "small", {});
+}
+
+TEST_CASE("CUDA processes: a stopped one is named at the time limit, and told once it goes on") {
+  FCCL_NEED_GPUS(1);
+  ProcessRanks processes("cuda-stream", 3, {{"FCCL_TIMEOUT_MS", "1500"}}, "small");
+  processes.relayId();
+  processes.expectAll("ready", Milliseconds(60'000));
+  std::this_thread::sleep_for(Milliseconds(80));
+  processes.signal(2, SIGSTOP);
+  for (const int r : {0, 1}) {
+    const RankResult result = processes.expectResult(r, "failed", Milliseconds(20'000));
+    INFO(result.message);
+    CHECK(result.result == fcclRemoteError);
+    CHECK(names(result.message, 2));
+  }
+  processes.signal(2, SIGCONT);
+  const RankResult late = processes.expectResult(2, "failed", Milliseconds(20'000));
+  INFO(late.message);
+  CHECK(late.result == fcclRemoteError);
+  for (int r = 0; r < 3; ++r) processes.expect(r, "works", Milliseconds(60'000));
+  processes.expectAllExit();
+}
+
+TEST_CASE("CUDA faults: a capture that fails leaves the communicator as it was") {
+  FCCL_NEED_GPUS(1);
+  CudaRanks cuda(2);
+  for (int r = 0; r < 2; ++r) {
+    RankDevice& device = cuda.device(r);
+    void* const data = device.take(4096);
+    REQUIRE(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeGlobal) == cudaSuccess);
+    void* forbidden = nullptr;
+    CHECK(cudaMalloc(&forbidden, 64) != cudaSuccess);
+    CHECK(enqueue(device, cuda.group().comm(r), data) == fcclUnhandledCudaError);
+    const std::string sentence = fcclGetLastError(cuda.group().comm(r));
+    INFO(sentence);
+    CHECK(sentence.find("capture") != std::string::npos);
+    cudaGraph_t graph = nullptr;
+    CHECK(cudaStreamEndCapture(device.stream(), &graph) != cudaSuccess);
+    (void)cudaGetLastError();
+  }
+  cuda.run(FusedCase{});
 }

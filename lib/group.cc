@@ -1,0 +1,108 @@
+#include "lib/group.h"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+#include <vector>
+
+#include "lib/c_boundary.h"
+
+namespace fccl::group {
+
+thread_local int depth = 0;
+
+namespace {
+
+struct Call {
+  fcclComm_t comm;
+  bool waits;
+  std::function<fcclResult_t()> run;
+  Status outcome;  // set where the call has failed
+};
+
+struct Pending {
+  std::vector<Call> calls;
+  Status spoilt;
+};
+thread_local Pending pending;
+
+// Calls that follow each other on one thread.
+using Lane = std::vector<Call*>;
+
+// A call that fails ends its lane: what follows on this communicator would wait for ranks that have gone on.
+void runLane(const Lane& lane) {
+  for (Call* call : lane) {
+    const fcclResult_t result = call->run();
+    if (result == fcclSuccess) continue;
+    call->outcome = threadError();
+    return;
+  }
+}
+
+// One lane per communicator, and per call that has none.
+std::vector<Lane> lanesOf(std::vector<Call>& calls) {
+  std::vector<Lane> lanes;
+  for (Call& call : calls) {
+    const auto same = [&](const Lane& lane) { return call.comm != nullptr && lane.front()->comm == call.comm; };
+    const auto found = std::find_if(lanes.begin(), lanes.end(), same);
+    if (found == lanes.end()) {
+      lanes.push_back({&call});
+    } else {
+      found->push_back(&call);
+    }
+  }
+  return lanes;
+}
+
+bool waits(const Lane& lane) {
+  return std::any_of(lane.begin(), lane.end(), [](const Call* call) { return call->waits; });
+}
+
+// Lanes that wait for each other run side by side, the last of them here; the others only enqueue.
+void carryOut(std::vector<Call>& calls) {
+  std::vector<Lane> lanes = lanesOf(calls);
+  const auto firstWaiting = std::stable_partition(lanes.begin(), lanes.end(), [](const Lane& l) { return !waits(l); });
+  std::for_each(lanes.begin(), firstWaiting, runLane);
+  if (firstWaiting == lanes.end()) return;
+  std::vector<std::jthread> threads;
+  for (auto lane = firstWaiting; lane + 1 != lanes.end(); ++lane) threads.emplace_back(runLane, std::cref(*lane));
+  runLane(lanes.back());
+}
+
+Status end() {
+  if (depth == 0) return failure(fcclInvalidUsage, "There is no group here; fcclGroupStart comes first.");
+  if (--depth > 0) return {};
+  Pending ending;
+  std::swap(ending, pending);
+  if (!ending.spoilt.ok()) {
+    return failure(ending.spoilt.code(), "Nothing of the group was carried out, since a call in it was wrong: {}",
+                   ending.spoilt.message());
+  }
+  carryOut(ending.calls);
+  for (const Call& call : ending.calls) {
+    if (!call.outcome.ok()) return call.outcome;
+  }
+  return {};
+}
+
+}  // namespace
+
+void defer(fcclComm_t comm, bool waits, std::function<fcclResult_t()> call) {
+  pending.calls.push_back({comm, waits, std::move(call), {}});
+}
+
+fcclResult_t spoil(fcclResult_t result) {
+  if (result != fcclSuccess && open() && pending.spoilt.ok()) pending.spoilt = threadError();
+  return result;
+}
+
+}  // namespace fccl::group
+
+fcclResult_t fcclGroupStart() {
+  fccl::group::depth++;
+  return fcclSuccess;
+}
+
+fcclResult_t fcclGroupEnd() {
+  return fccl::boundary("fcclGroupEnd", nullptr, [] { return fccl::group::end(); });
+}
