@@ -244,22 +244,34 @@ TEST_CASE("CUDA communicator: one rank captures what the other calls eagerly") {
   CudaRanks cuda(2);
   const FusedCase asked = caseOf(fcclPatternResidualRmsNorm, fcclBfloat16, 4, 2880, 41);
   FusedProblem problem(asked, 2);
+  // The graph is on the GPU before the other rank's kernel waits for it: bringing it there may wait for the GPU.
+  std::barrier together(2);
   runFused(cuda.group(), problem, [&](Rank& rank, FusedBuffers& own) {
     RankDevice& device = cuda.device(rank.rank);
     device.reset();
     DeviceArgs call(device, asked, own);
-    if (rank.rank == 0) cudaOk(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeRelaxed), "begin");
-    const fcclResult_t result = fcclAllReduceFused(&call.args(), rank.comm, device.stream());
+    device.synchronize();
+    cudaGraphExec_t replay = nullptr;
+    fcclResult_t result = fcclSuccess;
     if (rank.rank == 0) {
       cudaGraph_t graph;
-      cudaGraphExec_t replay;
-      cudaOk(cudaStreamEndCapture(device.stream(), &graph), "end");
+      cudaOk(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeRelaxed), "begin of the capture");
+      result = fcclAllReduceFused(&call.args(), rank.comm, device.stream());
+      cudaOk(cudaStreamEndCapture(device.stream(), &graph), "end of the capture");
       cudaOk(cudaGraphInstantiate(&replay, graph, 0), "cudaGraphInstantiate");
-      cudaOk(cudaGraphLaunch(replay, device.stream()), "cudaGraphLaunch");
+      cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
+      cudaOk(cudaGraphUpload(replay, device.stream()), "cudaGraphUpload");
       device.synchronize();
-      cudaGraphExecDestroy(replay);
-      cudaGraphDestroy(graph);
     }
+    together.arrive_and_wait();
+    if (rank.rank == 0) {
+      cudaOk(cudaGraphLaunch(replay, device.stream()), "cudaGraphLaunch");
+    } else {
+      result = fcclAllReduceFused(&call.args(), rank.comm, device.stream());
+    }
+    device.synchronize();
+    together.arrive_and_wait();
+    if (replay != nullptr) cudaOk(cudaGraphExecDestroy(replay), "cudaGraphExecDestroy");
     call.fetch();
     return result;
   });

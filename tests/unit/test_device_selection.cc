@@ -153,6 +153,7 @@ TEST_CASE("device: what the rows of the registry can do on CUDA", "[device]") {
     CHECK(row.workspace(query, facts) == size_t{3} * 2 * 4 * 64 * 8192 * 2);
   }
   CHECK(notOnDevice(query, facts).empty());
+  query.cols = 4096;
   query.dtype = fcclInt32;
   CHECK(contains(notOnDevice(query, facts), "not on CUDA yet"));
   query.dtype = fcclFloat32;
