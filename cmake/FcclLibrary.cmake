@@ -47,7 +47,7 @@ if(TARGET fccl_kernels_host)
 endif()
 
 if(fccl_have_cuda)
-  file(GLOB sources CONFIGURE_DEPENDS kernels/cuda/*.cu)
+  file(GLOB sources CONFIGURE_DEPENDS kernels/cuda/*.cu kernels/cuda/*.cc)
   if(sources)
     add_library(fccl_kernels_cuda OBJECT ${sources})
     target_link_libraries(fccl_kernels_cuda PRIVATE fccl_internal)
