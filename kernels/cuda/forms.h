@@ -46,6 +46,7 @@ constexpr Form kClusterForms[] = {
     {.norm = true, .sources = 7, .cluster = true, .once = true},
     {.norm = true, .sources = 0, .cluster = true},
     {.norm = true, .sources = 0, .cluster = true, .aligned = false},
+    {.norm = true, .nvfp4 = true, .sources = 0, .cluster = true, .aligned = false},
     {.norm = true, .nvfp4 = true, .sources = 1, .cluster = true, .once = true},
     {.norm = true, .nvfp4 = true, .sources = 7, .cluster = true, .once = true},
     {.norm = true, .nvfp4 = true, .sources = 0, .cluster = true},
@@ -77,7 +78,9 @@ constexpr Form kPlainForms[] = {
     {.protocol = Protocol::kTwoshot, .packs = 2},
     {.protocol = Protocol::kTwoshot, .packs = 2, .aligned = false},
     {.protocol = Protocol::kTwoshot, .norm = true, .packs = 4},
+    {.protocol = Protocol::kTwoshot, .norm = true, .packs = 4, .aligned = false},
     {.protocol = Protocol::kTwoshot, .norm = true, .nvfp4 = true, .packs = 4},
+    {.protocol = Protocol::kTwoshot, .norm = true, .nvfp4 = true, .packs = 4, .aligned = false},
 };
 
 // NULL: there is no such kernel.

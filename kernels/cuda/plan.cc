@@ -180,7 +180,7 @@ int64_t pieces(const Shape& shape, const Layout& layout, int64_t rowsPerLaunch, 
 
 }  // namespace
 
-cudaError_t DeviceFacts::of(int device, DeviceFacts* facts) {
+cudaError_t readDeviceFacts(int device, DeviceFacts* facts) {
   int major = 0;
   int minor = 0;
   cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
@@ -202,15 +202,6 @@ Shape shapeOf(Protocol protocol, fcclDataType_t dtype, const RowArgs& rows) {
     if (reinterpret_cast<uintptr_t>(p) % 16 != 0) shape.aligned = false;
   }
   return shape;
-}
-
-uint64_t epochBytes(Protocol protocol, int ranks, int64_t rows, int64_t cols, size_t elementBytes) {
-  const auto n = static_cast<uint64_t>(ranks);
-  const auto count = static_cast<uint64_t>(rows);
-  const uint64_t stride = (static_cast<uint64_t>(cols) * elementBytes + 15) / 16 * 16;
-  if (protocol == Protocol::kOneshot) return n * count * stride;
-  if (rows == 1) return (stride / 16 + n - 1) / n * n * 16 + stride + n * stride;  // shares in packs, or one row
-  return ((count + n - 1) / n * n + count) * stride;
 }
 
 cudaError_t plan(const DeviceFacts& facts, const CudaWorld& world, const Shape& shape, const ShapeWish& wish,

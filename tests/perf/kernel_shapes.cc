@@ -140,7 +140,7 @@ class Bench {
   void run(const std::string& pattern, const cuda::ShapeWish& wish) {
     const float scale = pattern == "nvfp4" ? 336.0f : 0.03f;
     cuda::DeviceFacts facts;
-    CHECK_CUDA(cuda::DeviceFacts::of(0, &facts));
+    CHECK_CUDA(cuda::readDeviceFacts(0, &facts));
     facts.ranksOnDevice = static_cast<int>(ranks_.size());
     facts.programmatic = !options_.noPdl;
     const auto protocol = options_.protocol == "twoshot" ? cuda::Protocol::kTwoshot : cuda::Protocol::kOneshot;
