@@ -22,6 +22,17 @@ bool outputsAligned(const CheckedCall& call) {
           kStreamAlignment) == 0;
 }
 
+bool packsAligned(const CheckedCall& call) {
+  const RowArgs& rows = call.call.rows;
+  uintptr_t all = rows.weight != nullptr ? static_cast<uintptr_t>(rows.cols) * host::dtypeBytes(call.call.dtype) : 0;
+  for (const void* p :
+       {rows.input, rows.residual, rows.weightIsFp32 ? nullptr : rows.weight, static_cast<const void*>(rows.reducedOut),
+        static_cast<const void*>(rows.residualOut), static_cast<const void*>(rows.normOut)}) {
+    all |= reinterpret_cast<uintptr_t>(p);
+  }
+  return all % 16 == 0;
+}
+
 uint64_t placeIn(const fcclWindow* window, const void* start) {
   if (window == nullptr) return 0;
   const auto offset = static_cast<uint64_t>(static_cast<const char*>(start) - window->start);
@@ -94,7 +105,7 @@ Status Communicator::run(CheckedCall& call) {
     const PlanKey key = PlanKey::of(query, call.strategy);
     plan = plans_.find(key);
     if (plan == nullptr) {
-      FCCL_TRY_ASSIGN(plan, makePlan(key, query, call.strategy));
+      FCCL_TRY_ASSIGN(plan, makePlan(key, query, call));
     }
   }
 
@@ -158,6 +169,8 @@ Query Communicator::queryOf(CheckedCall& call) const {
   query.dtype = call.call.dtype;
   query.op = call.call.op;
   query.norm = call.norm();
+  query.quant = rows.quant;
+  query.packsAligned = packsAligned(call);
   query.outputsAligned = outputsAligned(call);
   query.rows = rows.rows;
   query.cols = rows.cols;
@@ -180,7 +193,8 @@ Query Communicator::queryOf(CheckedCall& call) const {
   return query;
 }
 
-Result<const Plan*> Communicator::makePlan(const PlanKey& key, const Query& query, fcclStrategy_t strategy) {
+Result<const Plan*> Communicator::makePlan(const PlanKey& key, const Query& query, const CheckedCall& call) {
+  const fcclStrategy_t strategy = call.strategy;
   if (const Reason reason = notOnDevice(query, facts_); !reason.empty()) {
     return failure(fcclInvalidArgument, "{}", reason);
   }
@@ -208,6 +222,7 @@ Result<const Plan*> Communicator::makePlan(const PlanKey& key, const Query& quer
   }
   FCCL_TRACE("{} rows x {} columns of {}: {}, {} rows x {} columns per chunk", query.rows, query.cols,
              host::dtypeName(query.dtype), row->name, plan.shape.rowsPerChunk, plan.shape.colsPerChunk);
+  FCCL_TRY(engine_->prepare(call, &plan));
   if (world_.rowScratch.size() < plan.rowScratchBytes) world_.rowScratch.resize(plan.rowScratchBytes);
   return plans_.add(key, plan);
 }

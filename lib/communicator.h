@@ -70,7 +70,7 @@ class Communicator {
 
   // The query of the call, with the windows that its buffers lie in entered into the call.
   Query queryOf(CheckedCall& call) const;
-  Result<const Plan*> makePlan(const PlanKey& key, const Query& query, fcclStrategy_t strategy);
+  Result<const Plan*> makePlan(const PlanKey& key, const Query& query, const CheckedCall& call);
   // FCCL_CHECK.
   Status compareCalls(const CheckedCall& call);
   host::CallSignature signature(const CheckedCall& call) const;

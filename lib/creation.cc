@@ -61,7 +61,8 @@ Status Communicator::meet(const fcclUniqueId& id) {
   facts_.cacheBytes = cacheBytesPerRank(records);
   facts_.simd = options_.simd;
   world_.wait.pauses = ranks() <= facts_.cores ? kPausesBeforeYield : 0;
-  engine_ = options_.deviceType == fcclDeviceCuda ? makeCudaEngine(world_, options_) : makeHostEngine(world_, options_);
+  engine_ = options_.deviceType == fcclDeviceCuda ? makeCudaEngine(world_, options_, facts_.ranksPerDevice)
+                                                  : makeHostEngine(world_, options_);
   return {};
 }
 

@@ -11,7 +11,6 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "lib/cuda_launch.h"
 #include "lib/engine.h"
 #include "lib/testing.h"
 #include "transport/cuda_driver.h"
@@ -27,9 +26,10 @@ constexpr uint64_t kEpochs = 3;
 
 // Of one staging area. The default holds what ONESHOT needs of 128 rows x 8192 columns of bf16.
 uint64_t epochBytesOf(const Options& options, int ranks) {
-  const uint64_t wanted = options.cudaWorkspaceBytes != 0
-                              ? static_cast<uint64_t>(options.cudaWorkspaceBytes)
-                              : std::max<uint64_t>(16 << 20, cuda::epochBytes(ranks, 128, 8192, 2));
+  const uint64_t wanted =
+      options.cudaWorkspaceBytes != 0
+          ? static_cast<uint64_t>(options.cudaWorkspaceBytes)
+          : std::max<uint64_t>(16 << 20, cuda::epochBytes(cuda::Protocol::kOneshot, ranks, 128, 8192, 2));
   return (wanted + kPage - 1) / kPage * kPage;
 }
 
@@ -66,8 +66,8 @@ struct Leaving {
 
 class CudaEngine final : public Engine {
  public:
-  CudaEngine(host::World& world, const Options& options)
-      : world_(world), options_(options), side_(std::make_shared<DeviceSide>()) {
+  CudaEngine(host::World& world, const Options& options, int ranksOnDevice)
+      : world_(world), options_(options), side_(std::make_shared<DeviceSide>()), ranksOnDevice_(ranksOnDevice) {
     side_->device = options.cudaDevice;
   }
 
@@ -148,9 +148,19 @@ class CudaEngine final : public Engine {
     return tried;
   }
 
+  Status prepare(const CheckedCall& call, Plan* plan) override {
+    const OutsideCapture outside;
+    const CurrentDevice current(side_->device);
+    const auto protocol =
+        plan->protocol == host::Protocol::kTwoshot ? cuda::Protocol::kTwoshot : cuda::Protocol::kOneshot;
+    return findLaunch(protocol, call.call.dtype, call.call.rows, &plan->launch);
+  }
+
+  // One launch, or several where the staging areas do not hold the call. No allocation, no other CUDA call.
   Status run(CheckedCall& call, const Plan& plan) override {
     const CurrentDevice current(side_->device);
-    return enqueue(cudaWorld_, call, plan);
+    FCCL_CUDA(cuda::launch(plan.launch, call.call.dtype, cudaWorld_, call.call.rows, call.stream));
+    return {};
   }
 
   Result<std::unique_ptr<SymmetricMemory>> mapWindow(Bootstrap& bootstrap, void* buffer, size_t bytes) override {
@@ -207,14 +217,29 @@ class CudaEngine final : public Engine {
     FCCL_CUDA(cudaFree(nullptr));  // starts CUDA on this GPU where nothing has yet
     if (const cudaError_t code = cuda::load(); code != cudaSuccess) {
       return failure(fcclUnhandledCudaError,
-                     "The kernels cannot be loaded on GPU {}; is this FCCL built for it "
-                     "(FCCL_CUDA_ARCHS)? {}",
+                     "The kernels cannot be loaded on GPU {}; is this FCCL built for it (FCCL_CUDA_ARCHS)? {}",
                      side_->device, cudaFailure(code, "cudaFuncGetAttributes", __FILE_NAME__, __LINE__).message());
     }
+    FCCL_CUDA(cuda::readDeviceFacts(side_->device, &facts_));
+    facts_.ranksOnDevice = ranksOnDevice_;
     void* pinned = nullptr;
     FCCL_CUDA(cudaHostAlloc(&pinned, sizeof(Pinned), cudaHostAllocMapped | cudaHostAllocPortable));
     side_->pinned = new (pinned) Pinned{};
     return {};
+  }
+
+  Status findLaunch(cuda::Protocol protocol, fcclDataType_t dtype, const RowArgs& rows, cuda::Launch* launch) const {
+    const char* reason = nullptr;
+    FCCL_CUDA(cuda::plan(facts_, cudaWorld_, cuda::shapeOf(protocol, dtype, rows), {}, launch, &reason));
+    if (launch->kernel == nullptr && protocol == cuda::Protocol::kTwoshot) {
+      // Rows that it has no kernel for: the same bits from ONESHOT, on every rank alike.
+      return findLaunch(cuda::Protocol::kOneshot, dtype, rows, launch);
+    }
+    if (launch->kernel != nullptr) return {};
+    return failure(fcclInvalidArgument,
+                   "a call of {} x {} {} cannot be carried out on CUDA: {}; staging areas have {} bytes each, which "
+                   "cudaWorkspaceBytes (FCCL_CUDA_WORKSPACE_BYTES) sets.",
+                   rows.rows, rows.cols, host::dtypeName(dtype), reason, cudaWorld_.epochBytes);
   }
 
   // Before any peer has the memory.
@@ -237,10 +262,12 @@ class CudaEngine final : public Engine {
     RowArgs rows;
     rows.input = pinned.input;
     rows.reducedOut = pinned.output;
-    rows.rows = 4;
-    rows.cols = Pinned::kTestElements / 4;
+    rows.rows = 1;
+    rows.cols = Pinned::kTestElements;
     FCCL_TRY_ASSIGN(const PrivateStream stream, PrivateStream::make());
-    FCCL_CUDA(cuda::launch(protocol, fcclFloat32, cudaWorld_, rows, {4, 256}, stream.get()));
+    cuda::Launch launch;
+    FCCL_TRY(findLaunch(protocol, fcclFloat32, rows, &launch));
+    FCCL_CUDA(cuda::launch(launch, fcclFloat32, cudaWorld_, rows, stream.get()));
     FCCL_TRY(awaitTest(stream.get()));
     for (size_t i = 0; i < Pinned::kTestElements; i++) {
       float wanted = 0;
@@ -305,12 +332,14 @@ class CudaEngine final : public Engine {
   std::unique_ptr<SymmetricMemory> control_;
   std::shared_ptr<DeviceSide> side_;
   cuda::CudaWorld cudaWorld_{};
+  cuda::DeviceFacts facts_;
+  const int ranksOnDevice_;
 };
 
 }  // namespace
 
-std::unique_ptr<Engine> makeCudaEngine(host::World& world, const Options& options) {
-  return std::make_unique<CudaEngine>(world, options);
+std::unique_ptr<Engine> makeCudaEngine(host::World& world, const Options& options, int ranksOnDevice) {
+  return std::make_unique<CudaEngine>(world, options, ranksOnDevice);
 }
 
 }  // namespace fccl

@@ -3,6 +3,6 @@
 
 namespace fccl {
 
-std::unique_ptr<Engine> makeCudaEngine(host::World&, const Options&) { return nullptr; }
+std::unique_ptr<Engine> makeCudaEngine(host::World&, const Options&, int) { return nullptr; }
 
 }  // namespace fccl

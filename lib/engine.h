@@ -24,6 +24,9 @@ class Engine {
   virtual Status share(Bootstrap& bootstrap) = 0;
   virtual Status look(Facts* facts) = 0;
 
+  // Completes the plan of a shape that has not been called before.
+  virtual Status prepare(const CheckedCall& call, Plan* plan) = 0;
+
   // Carries one call out, or enqueues it. A wait that ended early has set world.failure.
   virtual Status run(CheckedCall& call, const Plan& plan) = 0;
 
@@ -49,6 +52,7 @@ class Engine {
 
 // `world` and `options` are the communicator's and outlive the engine.
 std::unique_ptr<Engine> makeHostEngine(host::World& world, const Options& options);
-std::unique_ptr<Engine> makeCudaEngine(host::World& world, const Options& options);
+// ranksOnDevice: the most that one GPU has.
+std::unique_ptr<Engine> makeCudaEngine(host::World& world, const Options& options, int ranksOnDevice);
 
 }  // namespace fccl

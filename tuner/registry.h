@@ -5,6 +5,7 @@
 #include <string>
 
 #include "fccl.h"
+#include "kernels/cuda/launch_plan.h"
 #include "kernels/host/host_kernels.h"
 
 namespace fccl {
@@ -28,6 +29,8 @@ struct Query {
   fcclDataType_t dtype = fcclFloat32;
   fcclRedOp_t op = fcclSum;
   bool norm = false;
+  QuantKind quant = QuantKind::kNone;
+  bool packsAligned = false;    // all rows begin at multiples of 16 bytes (may differ between ranks)
   bool outputsAligned = false;  // all outputs and row lengths multiples of 64 bytes (may differ between ranks)
   bool inputInWindow = false;
   bool outputInWindow = false;
@@ -35,14 +38,12 @@ struct Query {
   int64_t cols = 0;
 };
 
-// How a call is carried out. Kept per shape by the communicator. On CUDA the kernel is found when it is launched, and
-// only strategy, protocol and the blocks of a launch are planned.
+// How a call is carried out. Kept per shape by the communicator. On CUDA the strategy and the protocol are planned
+// here, and the engine adds the launch.
 struct Plan {
   fcclStrategy_t strategy = fcclStrategyAuto;
   host::Protocol protocol = host::Protocol::kOneshot;
-  int blocks = 0;
-  int threads = 0;
-  int64_t columns = 0;  // a call without norm is cut into rows of this many elements
+  cuda::Launch launch;
   host::Wire wire = host::Wire::kFlags;
   host::Kernel kernel = nullptr;
   host::Shape shape;

@@ -15,10 +15,9 @@ extern const StrategyRow kUserBufferRow;
 Plan planOneshot(const Query& query, const Facts& facts, host::Wire wire);
 Plan planTwoshot(const Query& query, const Facts& facts, host::Wire wire);
 
-// The plan of ONESHOT or TWOSHOT on CUDA.
-// A slot per source rank, half and row, in three epochs.
-size_t cudaWorkspace(const Query& query, const Facts& facts);
-Plan planOnCuda(fcclStrategy_t strategy, host::Protocol protocol, const Query& query);
+// ONESHOT and TWOSHOT on CUDA.
+size_t cudaWorkspace(cuda::Protocol protocol, const Query& query, const Facts& facts);
+Plan planOnCuda(fcclStrategy_t strategy, host::Protocol protocol);
 
 // Below this one-way time of a flag, two ranks share a cache.
 constexpr double kNearNanoseconds = 150;

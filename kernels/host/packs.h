@@ -64,14 +64,16 @@ struct Packs {
   static FCCL_TEAM_FN Rounded round(Values v) { return N::round(v); }
 
   // Norm weights of either type, with the bias added.
-  static FCCL_TEAM_FN Values weight(const RowArgs& a, WholePack p) {
+  template <class K>
+  static FCCL_TEAM_FN Values weight(const RowArgs& a, K, WholePack p) {
     const char* weights = static_cast<const char*>(a.weight);
     if (!a.weightIsFp32) return widen(load(weights, p)) + a.weightBias;
     Values v;
     __builtin_memcpy(&v, weights + p.index * static_cast<int64_t>(sizeof v), sizeof v);
     return v + a.weightBias;
   }
-  static FCCL_TEAM_FN Values weight(const RowArgs& a, PartPack p) {
+  template <class K>
+  static FCCL_TEAM_FN Values weight(const RowArgs& a, K, PartPack p) {
     const char* weights = static_cast<const char*>(a.weight);
     if (!a.weightIsFp32) return widen(load(weights, p)) + a.weightBias;
     Values v{};
@@ -88,7 +90,9 @@ struct Packs {
     if (left > 0) unrollPart(p, static_cast<int>(left), f, Index<0>{});
   }
 
-  static FCCL_TEAM_FN float inverseSqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+  static FCCL_TEAM_FN float inverseRms(float squares, const RowArgs& a) {
+    return 1.0f / __builtin_sqrtf(squares / static_cast<float>(a.cols) + a.eps);
+  }
 
   struct SumOfSquares {
     Values chains[kChains];

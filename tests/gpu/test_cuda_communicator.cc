@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "lib/cuda_launch.h"
 #include "tests/gpu/device_ranks.h"
 #include "tests/support/descriptors.h"
 
@@ -50,7 +49,7 @@ TEST_CASE("CUDA communicator: every pattern and type on 1, 2, 3, 4 and 8 ranks o
     CudaRanks cuda(ranks);
     for (const fcclFusionPattern_t pattern : allPatterns()) {
       for (const fcclDataType_t dtype : kTypes) {
-        for (const auto& [tokens, hidden] : {std::pair<int64_t, int64_t>(1, 64), {3, 96}, {13, 2880}, {2, 4096}}) {
+        for (const auto& [tokens, hidden] : {std::pair<int64_t, int64_t>(1, 64), {3, 96}, {13, 2880}, {2, 8192}}) {
           FusedCase asked = caseOf(pattern, dtype, tokens, hidden, ++seed);
           asked.reducedOut = seed % 3 == 0;
           asked.fp32Weight = seed % 5 == 0;
@@ -156,14 +155,19 @@ TEST_CASE("CUDA communicator: a call beyond the staging areas runs in parts") {
   config.cudaWorkspaceBytes = 1 << 20;
   CudaRanks small(2, config);
   small.run(caseOf(fcclPatternResidualRmsNormQuantFp8, fcclBfloat16, 70, 4096, 12));
-  small.group().run("a tile of scales that does not fit", [&](Rank& rank) {
-    const FusedCase asked = caseOf(fcclPatternResidualRmsNormQuantNvfp4, fcclBfloat16, 300, 4096, 13);
-    FusedProblem problem(asked, 2);
-    FusedBuffers own(problem, rank.rank, asked.pattern);
-    small.device(rank.rank).reset();
-    const DeviceArgs call(small.device(rank.rank), asked, own);
-    rank.fails(fcclAllReduceFused(&call.args(), rank.comm, small.device(rank.rank).stream()), fcclInvalidArgument,
-               "FCCL_CUDA_WORKSPACE_BYTES|128 rows", "NVFP4 in a small workspace");
+  small.run(caseOf(fcclPatternResidualRmsNormQuantNvfp4, fcclBfloat16, 140, 4096, 13));
+  small.group().run("a row that does not fit", [&](Rank& rank) {
+    RankDevice& device = small.device(rank.rank);
+    device.reset();
+    fcclFusedArgs_t args = FCCL_FUSED_ARGS_INITIALIZER;
+    args.pattern = fcclPatternRmsNorm;
+    args.tokens = 1;
+    args.hidden = 1 << 20;
+    args.input = device.take(2 << 20);
+    args.normOut = device.take(2 << 20);
+    args.weight = device.take(2 << 20);
+    rank.fails(fcclAllReduceFused(&args, rank.comm, device.stream()), fcclInvalidArgument, "FCCL_CUDA_WORKSPACE_BYTES",
+               "a row of 2 MiB in a workspace of 1 MiB");
   });
 }
 
@@ -470,28 +474,5 @@ TEST_CASE("CUDA communicator: one rank on each GPU") {
         }
       }
     });
-  }
-}
-
-TEST_CASE("CUDA launches: the parts of a call are where its rows are") {
-  fccl::RowArgs all;
-  char base[1];
-  const auto at = [&](const void* p) { return static_cast<const char*>(p) - base; };
-  all.input = base;
-  all.normOut = base;
-  all.quantOut = reinterpret_cast<uint8_t*>(base);
-  all.scaleOut = reinterpret_cast<uint8_t*>(base);
-  all.rows = 300;
-  all.cols = 96;
-  all.quant = fccl::QuantKind::kNvfp4;
-  for (const int layout : {fcclScaleSwizzled128x4, fcclScaleSwizzled8x4, fcclScaleLinear}) {
-    all.scaleLayout = static_cast<uint8_t>(layout);
-    const fccl::RowArgs part = fccl::partOf(all, 128, 172, 2);
-    CHECK(part.rows == 172);
-    CHECK(at(part.input) == 128 * 96 * 2);
-    CHECK(at(part.normOut) == 128 * 96 * 2);
-    CHECK(at(part.quantOut) == 128 * 48);
-    CHECK(part.residual == nullptr);
-    CHECK(at(part.scaleOut) == static_cast<ptrdiff_t>(scaleOffset(128, 0, 96, static_cast<fcclScaleLayout_t>(layout))));
   }
 }
