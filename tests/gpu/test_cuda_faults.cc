@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <regex>
 #include <thread>
 
@@ -102,7 +103,12 @@ TEST_CASE("CUDA faults: ranks destroy in any order, at any time") {
 namespace {
 
 const RankProgram kCudaCollectives("cuda-collectives", [](RankProcess& self) {
-  const fcclConfig_t config = cudaConfig();
+  fcclConfig_t config = cudaConfig();
+  if (self.argument == "own") {
+    // Before CUDA starts: this process sees one GPU, another one than its peers.
+    setenv("CUDA_VISIBLE_DEVICES", std::to_string(self.rank).c_str(), 1);
+    config.allowSharedDevice = 0;
+  }
   fcclComm_t comm = self.init(&config);
   std::string wrong;
   int code = 0;
@@ -148,9 +154,9 @@ const RankProgram kCudaCollectives("cuda-collectives", [](RankProcess& self) {
   return code;
 });
 
-void collectivesInProcesses(int ranks, const Environment& environment) {
+void collectivesInProcesses(int ranks, const Environment& environment, const std::string& devices = "shared") {
   const auto before = fcclNames();
-  ProcessRanks processes("cuda-collectives", ranks, environment);
+  ProcessRanks processes("cuda-collectives", ranks, environment, devices);
   processes.relayId();
   for (int r = 0; r < ranks; ++r) processes.expect(r, "right", Milliseconds(60'000));
   processes.tellAll("leave");
@@ -165,6 +171,12 @@ TEST_CASE("CUDA processes: collectives through both ways of sharing memory") {
   collectivesInProcesses(2, {{"FCCL_CUDA_MEMORY", "vmm"}});
   collectivesInProcesses(2, {{"FCCL_CUDA_MEMORY", "ipc"}});
   collectivesInProcesses(3, {});
+}
+
+TEST_CASE("CUDA processes: each sees another GPU") {
+  FCCL_NEED_GPUS(2);
+  collectivesInProcesses(2, {{"FCCL_CUDA_MEMORY", "vmm"}}, "own");
+  collectivesInProcesses(2, {{"FCCL_CUDA_MEMORY", "ipc"}}, "own");
 }
 
 TEST_CASE("CUDA processes: 8 of them share a GPU") {

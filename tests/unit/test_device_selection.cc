@@ -147,13 +147,11 @@ TEST_CASE("device: what the rows of the registry can do on CUDA", "[device]") {
     CHECK(reason.empty() == (row.id != fcclStrategyUb));
     if (!reason.empty()) continue;
     const Plan plan = row.plan(query, facts);
-    CHECK(plan.blocks > 0);
-    CHECK(plan.threads % 32 == 0);
-    CHECK(plan.threads * 4 * 16 >= 8192 * 2);
-    CHECK(row.workspace(query, facts) == size_t{3} * 2 * 4 * 64 * 8192 * 2);
+    CHECK(plan.strategy == row.id);
+    // Three epochs, each with at least the rows of the call and the rows that come back.
+    CHECK(row.workspace(query, facts) >= size_t{3} * 2 * 64 * 8192 * 2);
   }
   CHECK(notOnDevice(query, facts).empty());
-  query.cols = 4096;
   query.dtype = fcclInt32;
   CHECK(contains(notOnDevice(query, facts), "not on CUDA yet"));
   query.dtype = fcclFloat32;
