@@ -425,6 +425,28 @@ TEST_CASE("CUDA communicator: one thread drives four ranks in groups, initialisa
   }
 }
 
+TEST_CASE("CUDA communicator: halves of a split work side by side") {
+  FCCL_NEED_GPUS(1);
+  CudaRanks cuda(4);
+  std::vector<fcclComm_t> comms(4);
+  cuda.group().run("split", [&](Rank& rank) {
+    fcclComm_t* const half = &comms[static_cast<size_t>(rank.rank)];
+    rank.ok(fcclCommSplit(rank.comm, rank.rank % 2, -rank.rank, half, nullptr), "fcclCommSplit");
+  });
+  RankGroup halves(comms);
+  halves.run("both halves", [&](Rank& rank) {
+    int mine = -1;
+    rank.ok(fcclCommUserRank(rank.comm, &mine), "fcclCommUserRank");
+    rank.expect(mine == (rank.rank < 2 ? 1 : 0), "the keys turn the order round");
+    for (const size_t count : {100, 5000}) {
+      const std::string wrong = allReduceOnDevice(cuda.device(rank.rank), rank.comm, mine, 2, fcclBfloat16, count,
+                                                  static_cast<uint64_t>(rank.rank % 2));
+      rank.expect(wrong.empty(), wrong);
+    }
+  });
+  cuda.run(FusedCase{});
+}
+
 TEST_CASE("CUDA windows: every rank reaches every rank's buffer") {
   FCCL_NEED_GPUS(1);
   for (const char* way : {"vmm", "ipc"}) {
