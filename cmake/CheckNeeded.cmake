@@ -1,9 +1,11 @@
 # Fails if LIBRARY needs a shared library beyond the C and C++ run time and hwloc.
 execute_process(COMMAND ${TOOL} -d ${LIBRARY} OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
-string(REGEX MATCHALL "\\(NEEDED\\)[^\n]*\\[[^]]+" lines "${output}")
+# Names stand in brackets, which CMake's lists would take for one element.
+string(REGEX REPLACE "[][]" "" output "${output}")
+string(REGEX MATCHALL "\\(NEEDED\\)[^\n]*" lines "${output}")
 list(LENGTH lines count)
 foreach(line ${lines})
-  string(REGEX REPLACE ".*\\[" "" name "${line}")
+  string(REGEX REPLACE ".* " "" name "${line}")
   if(NOT name MATCHES "^(lib(c|m|gcc_s|stdc\\+\\+|hwloc|pthread|rt|dl|atomic)|ld-linux[a-z0-9_-]*)\\.so(\\.[0-9]+)*$")
     message(SEND_ERROR "${LIBRARY} needs ${name}")
   endif()
