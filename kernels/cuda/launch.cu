@@ -102,9 +102,13 @@ cudaError_t arm(char* memory, uint64_t bytes, cudaStream_t stream) {
 
 cudaError_t launch(const Launch& launch, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,
                    cudaStream_t stream) {
-  const int64_t total = rows.weight != nullptr ? rows.rows : rows.cols;
   RowArgs all = rows;
-  all.allRows = rows.rows;
+  if (all.weight == nullptr) {
+    all.cols *= all.rows;
+    all.rows = 1;
+  }
+  all.allRows = all.rows;
+  const int64_t total = all.weight != nullptr ? all.rows : all.cols;
   if (total <= launch.rowsPerLaunch) return enqueue(launch, world, all, stream);
   for (int64_t first = 0; first < total; first += launch.rowsPerLaunch) {
     const RowArgs part =

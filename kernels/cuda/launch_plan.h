@@ -31,7 +31,7 @@ struct Launch {
 struct Shape {
   Protocol protocol = Protocol::kOneshot;
   fcclDataType_t dtype = fcclBfloat16;  // fp32, fp16, bf16; the sum
-  int64_t rows = 0;                     // a call without norm is one row
+  int64_t rows = 0;                     // a call without norm counts as one row, whatever its rows and columns
   int64_t cols = 0;
   bool norm = false;
   QuantKind quant = QuantKind::kNone;

@@ -193,7 +193,8 @@ cudaError_t readDeviceFacts(int device, DeviceFacts* facts) {
 }
 
 Shape shapeOf(Protocol protocol, fcclDataType_t dtype, const RowArgs& rows) {
-  Shape shape{protocol, dtype, rows.rows, rows.cols, rows.weight != nullptr, rows.quant, true};
+  const bool norm = rows.weight != nullptr;
+  Shape shape{protocol, dtype, norm ? rows.rows : 1, norm ? rows.cols : rows.rows * rows.cols, norm, rows.quant, true};
   const auto bytes = static_cast<int64_t>(elementBytes(dtype));
   if (shape.norm && rows.cols * bytes % 16 != 0) shape.aligned = false;
   for (const void* p :

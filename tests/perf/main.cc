@@ -6,6 +6,7 @@
 #include <ctime>
 #include <exception>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
@@ -105,22 +106,39 @@ class Communicator {
 
 // What every rank does; rank 0 prints. Returns the number of wrong elements.
 long long runRank(Ranks& ranks, const Options& options, int argc, const char* const* argv) {
-  const RunFacts facts = factsOf(ranks, options, argc, argv);
+  RunFacts facts = factsOf(ranks, options, argc, argv);
   if (options.pin) pinToCore(ranks.rank());
   const std::vector<Goal> goals = options.hostGoals ? hostGoals(ranks.count()) : std::vector<Goal>{};
   const std::vector<Case> cases = options.hostGoals ? casesOf(goals) : options.cases;
   const bool prints = ranks.rank() == 0;
   std::optional<JsonFile> jsonFile;
   if (prints && !options.jsonFile.empty()) jsonFile.emplace(options.jsonFile);
-  if (prints) fmt::print("{}", headText(facts));
 
-  const Communicator comm(ranks, cases.front().strategy);
+  std::unique_ptr<CudaPerf> cuda;
+  std::optional<Communicator> host;
+  if (options.onCuda) {
+    CudaOptions cudaOptions = options.cuda;
+    cudaOptions.strategy = cases.front().strategy;
+    cuda = makeCudaPerf(ranks, cudaOptions);
+    facts.gpus = cuda->hardware();
+    facts.nccl = cuda->nccl();
+    facts.graphCalls = cudaOptions.calls;
+    facts.sets = cudaOptions.sets;
+  } else {
+    host.emplace(ranks, cases.front().strategy);
+  }
+  if (prints) fmt::print("{}", headText(facts));
+  const auto measure = [&](const Case& c) {
+    if (cuda != nullptr) return cuda->measure(c, options.measure);
+    Variants variants = variantsOf(c, options, ranks, host->get());
+    return measureCase(ranks, c, variants, options.measure);
+  };
+
   std::vector<Row> rows;
   for (const Case& c : cases) {
     const bool newPattern = rows.empty() || rows.back().c.pattern != c.pattern;
     if (prints && newPattern) fmt::print("# {}, strategy {}\n", nameOf(c.pattern), nameOf(c.strategy));
-    Variants variants = variantsOf(c, options, ranks, comm.get());
-    rows.push_back(measureCase(ranks, c, variants, options.measure));
+    rows.push_back(measure(c));
     if (prints) fmt::print("{}", rowText(rows.back(), ranks.count()));
     if (prints) std::fflush(stdout);
   }

@@ -66,9 +66,6 @@ void addCases(const Words& words, fcclFusionPattern_t pattern, std::vector<Case>
 }
 
 void interpret(const Words& words, Options& options) {
-  if (words.device == "cuda") {
-    throw std::invalid_argument("--device cuda: this build has no CUDA communicator; --device host is what it has.");
-  }
   if (words.launch == "threads") options.launch = Launch::kThreads;
   if (words.launch == "mpi") options.launch = Launch::kMpi;
   if (words.ranks > 0) options.ranks = words.ranks;
@@ -79,6 +76,15 @@ void interpret(const Words& words, Options& options) {
   };
   options.compareMpi = compares("mpi");
   options.compareUnfused = compares("unfused");
+  options.onCuda = words.device == "cuda";
+  options.cuda.compareUnfused = options.compareUnfused;
+  options.cuda.compareNccl = compares("nccl");
+  if (options.onCuda && (options.compareMpi || words.suite == "host-goals" || words.windows)) {
+    throw std::invalid_argument("--device cuda has no --compare mpi, --suite host-goals and --windows.");
+  }
+  if (!options.onCuda && options.cuda.compareNccl) {
+    throw std::invalid_argument("--compare nccl is for --device cuda.");
+  }
   options.hostGoals = words.suite == "host-goals";
   options.measure.repeatChanged = words.repeatChanged >= 0 ? words.repeatChanged : options.hostGoals ? 3 : 0;
   if (options.hostGoals) {
@@ -128,6 +134,9 @@ Options parseOptions(int argc, const char* const* argv) {
   app.add_option("--place", words.place, "out (of place), in, or both")->check(CLI::IsMember({"out", "in", "both"}));
   app.add_flag("--windows", words.windows, "FCCL's buffers are registered windows (user buffers)");
 
+  app.add_option("--graph", options.cuda.calls, "CUDA: calls in a graph (default 20)")->check(CLI::Range(1, 10'000));
+  app.add_option("--sets", options.cuda.sets, "CUDA: sets of buffers that calls alternate between (default 2)")
+      ->check(CLI::Range(1, 16));
   app.add_option("--iters", options.measure.iters, "Calls per round; 0 (default): what fills 10 ms")
       ->check(CLI::Range(0, kMostTimes));
   app.add_option("-w,--warmup", options.measure.warmup, "Calls before timing (default 5)")
@@ -139,9 +148,10 @@ Options parseOptions(int argc, const char* const* argv) {
                  "in a suite)")
       ->check(CLI::Range(0, kMostTimes));
   app.add_flag("--check", options.measure.check, "Compare every element with a float64 reference");
-  app.add_option("--compare", words.compare, "mpi, unfused (all-reduce, then a separate epilogue) or none; repeatable")
+  app.add_option("--compare", words.compare,
+                 "mpi, unfused (all-reduce, then a separate epilogue), nccl or none; repeatable")
       ->delimiter(',')
-      ->check(CLI::IsMember({"mpi", "unfused", "none"}));
+      ->check(CLI::IsMember({"mpi", "unfused", "nccl", "none"}));
   app.add_option("--suite", words.suite, "host-goals: the project's speed goals for 2, 4 or 8 ranks")
       ->check(CLI::IsMember({"host-goals"}));
   app.add_option("--json", options.jsonFile, "Write all results to this file");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/perf/cases.h"
+#include "tests/perf/cuda/cuda_perf.h"
 #include "tests/perf/measure.h"
 
 namespace fccl::perf {
@@ -21,6 +22,8 @@ struct Options {
   bool outOfPlace = true;
   bool inPlace = true;
   bool compareMpi = false;
+  bool onCuda = false;
+  CudaOptions cuda;
   bool compareUnfused = false;
   bool hostGoals = false;
   std::string jsonFile;

@@ -45,14 +45,22 @@ std::string peersText(const Row& row, int ranks) {
 
 std::string headText(const RunFacts& facts) {
   std::string text;
-  text += fmt::format("# fccl-perf {} ({}), {}; {} ranks as {}{}, HOST\n", facts.fcclVersion, facts.git, facts.date,
-                      facts.ranks, facts.launch, facts.pinned ? ", pinned" : "");
+  text +=
+      fmt::format("# fccl-perf {} ({}), {}; {} ranks as {}{}, {}\n", facts.fcclVersion, facts.git, facts.date,
+                  facts.ranks, facts.launch, facts.pinned ? ", pinned" : "", facts.gpus.empty() ? "HOST" : facts.gpus);
   text += fmt::format("# {}, {} of {} CPUs; {}\n", facts.machine.cpu, facts.machine.usableCpus, facts.machine.cpus,
                       facts.mpiVersion.empty() ? "no MPI" : facts.mpiVersion);
-  text += fmt::format(
-      "# time: median over {} rounds of the slowest rank's mean per call, input rewritten before each call\n",
-      facts.measure.rounds);
-  text += "# p99: of single calls, slowest rank. state: one-way flag time between ranks 0 and 1 before/after\n";
+  if (facts.gpus.empty()) {
+    text += fmt::format(
+        "# time: median over {} rounds of the slowest rank's mean per call, input rewritten before each call\n",
+        facts.measure.rounds);
+    text += "# p99: of single calls, slowest rank. state: one-way flag time between ranks 0 and 1 before/after\n";
+  } else {
+    text += fmt::format(
+        "# time: median over {} replays of a graph of {} calls, per call of the slowest rank; {} sets of buffers, not "
+        "rewritten\n# p99: of replays{}{}\n",
+        facts.measure.rounds, facts.graphCalls, facts.sets, facts.nccl.empty() ? "" : ". NCCL ", facts.nccl);
+  }
   text += fmt::format("#{:>53} {:^32}  {:^32}  {:^19}\n", "", "out-of-place", "in-place", "p99 (us)");
   text += fmt::format("#{:>12} {:>13} {:>10} {:>7} {:>7}", "size", "count", "type", "redop", "root");
   for (int place = 0; place < 2; place++) {
@@ -130,7 +138,7 @@ nlohmann::json jsonOf(const RunFacts& facts) {
       {"date", facts.date},
       {"command", facts.command},
       {"git", facts.git},
-      {"device", "host"},
+      {"device", facts.gpus.empty() ? "host" : "cuda"},
       {"ranks", facts.ranks},
       {"launch", facts.launch},
       {"pinned", facts.pinned},
@@ -147,6 +155,12 @@ nlohmann::json jsonOf(const RunFacts& facts) {
         {"kernel", facts.machine.kernel},
         {"caches", caches}}},
   };
+  if (!facts.gpus.empty()) {
+    json["hardware"]["gpus"] = facts.gpus;
+    json["graph_calls"] = facts.graphCalls;
+    json["buffer_sets"] = facts.sets;
+  }
+  if (!facts.nccl.empty()) json["versions"]["nccl"] = facts.nccl;
   if (!facts.mpiVersion.empty()) json["versions"]["mpi"] = facts.mpiVersion;
   return json;
 }

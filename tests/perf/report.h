@@ -20,6 +20,10 @@ struct RunFacts {
   std::string compiler;
   std::string epilogueIsa;
   std::string launch;  // "threads" or "processes"
+  std::string gpus;    // empty: HOST
+  std::string nccl;    // its version, where it is a peer
+  int graphCalls = 0;  // CUDA
+  int sets = 0;
   int ranks = 0;
   bool pinned = false;
   MeasureOptions measure;

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "tests/perf/kernel_gate.h"
+#include "tests/perf/cuda/kernel_gate.h"
 
 using namespace fccl;
 

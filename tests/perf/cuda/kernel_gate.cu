@@ -1,4 +1,4 @@
-#include "tests/perf/kernel_gate.h"
+#include "tests/perf/cuda/kernel_gate.h"
 
 namespace fccl::perf {
 namespace {
