@@ -108,7 +108,7 @@ class BlockTeam {
   class RowState {
    public:
     FCCL_TEAM_FN explicit RowState(BlockTeam&) {}
-    FCCL_TEAM_FN void begin() {
+    FCCL_TEAM_FN void begin(int64_t) {
 #pragma unroll
       for (int k = 0; k < packsPerThread; k++) squares_[k] = 0.0f;
     }
