@@ -37,10 +37,16 @@ constexpr Choices<SimdTarget, 4> kSimdTargets{{{"auto", SimdTarget::kAuto},
                                                {"avx2", SimdTarget::kAvx2},
                                                {"avx512", SimdTarget::kAvx512}}};
 
+constexpr Choices<fcclDeviceType_t, 3> kDeviceTypes{
+    {{"auto", fcclDeviceAuto}, {"host", fcclDeviceHost}, {"cuda", fcclDeviceCuda}}};
+constexpr Choices<CudaMemoryWay, 3> kCudaMemoryWays{
+    {{"auto", CudaMemoryWay::kAuto}, {"vmm", CudaMemoryWay::kVmm}, {"ipc", CudaMemoryWay::kIpc}}};
+
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 // As lib/ allows for the field of the configuration.
 constexpr int kMinSlotBytes = 4096;
 constexpr int kMaxSlotBytes = 64 << 20;
+constexpr int kMinCudaWorkspaceBytes = 1 << 20;
 
 std::string lower(std::string_view text) {
   std::string result(text);
@@ -123,6 +129,16 @@ constexpr std::array kVariables{
     Variable{"FCCL_COMM_ID", [](auto name, auto value, auto* e) { return parseAddress(name, value, &e->commId); }},
     Variable{"FCCL_SIMD",
              [](auto name, auto value, auto* e) { return parseChoice(name, value, kSimdTargets, &e->simd); }},
+    Variable{"FCCL_DEVICE",
+             [](auto name, auto value, auto* e) { return parseChoice(name, value, kDeviceTypes, &e->deviceType); }},
+    Variable{"FCCL_ALLOW_SHARED_DEVICE",
+             [](auto name, auto value, auto* e) { return parseChoice(name, value, kSwitch, &e->allowSharedDevice); }},
+    Variable{"FCCL_CUDA_WORKSPACE_BYTES",
+             [](auto name, auto value, auto* e) {
+               return parseInt(name, value, kMinCudaWorkspaceBytes, kMaxInt, &e->cudaWorkspaceBytes);
+             }},
+    Variable{"FCCL_CUDA_MEMORY",
+             [](auto name, auto value, auto* e) { return parseChoice(name, value, kCudaMemoryWays, &e->cudaMemory); }},
 };
 
 size_t editDistance(std::string_view a, std::string_view b) {

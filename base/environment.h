@@ -14,6 +14,9 @@ namespace fccl {
 
 enum class SimdTarget { kAuto, kGeneric, kAvx2, kAvx512 };
 
+// How GPU memory is shared: allocations of the driver's virtual memory management, or cudaMalloc and cudaIpc.
+enum class CudaMemoryWay { kAuto, kVmm, kIpc };
+
 struct Environment {
   LogLevel debug = LogLevel::kNone;                // FCCL_DEBUG=NONE|WARN|INFO|TRACE
   std::optional<fcclStrategy_t> strategy;          // FCCL_STRATEGY=auto|oneshot|twoshot|min_latency|ub
@@ -24,8 +27,12 @@ struct Environment {
   std::optional<bool> bindCores;                   // FCCL_BIND_CORES=0|1
   std::optional<int> slotBytes;                    // FCCL_SLOT_BYTES
   std::optional<std::string> socketIfname;         // FCCL_SOCKET_IFNAME: "eth0", or "^lo,docker" to exclude prefixes
-  std::optional<std::string> commId;    // FCCL_COMM_ID=host:port of rank 0's listener, in place of a unique id
-  SimdTarget simd = SimdTarget::kAuto;  // FCCL_SIMD=generic|avx2|avx512
+  std::optional<std::string> commId;           // FCCL_COMM_ID=host:port of rank 0's listener, in place of a unique id
+  SimdTarget simd = SimdTarget::kAuto;         // FCCL_SIMD=generic|avx2|avx512
+  std::optional<fcclDeviceType_t> deviceType;  // FCCL_DEVICE=auto|host|cuda
+  std::optional<bool> allowSharedDevice;       // FCCL_ALLOW_SHARED_DEVICE=0|1
+  std::optional<int> cudaWorkspaceBytes;       // FCCL_CUDA_WORKSPACE_BYTES
+  CudaMemoryWay cudaMemory = CudaMemoryWay::kAuto;  // FCCL_CUDA_MEMORY=auto|vmm|ipc
 
   // A bad value is fcclInvalidArgument naming variable, value and the values allowed. `environment` is a list of
   // "NAME=value"; names that begin with FCCL_ and are not known are returned in `unknown`.

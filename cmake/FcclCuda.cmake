@@ -23,6 +23,8 @@ elseif(NOT FCCL_CUDA STREQUAL "OFF")
     endif()
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    # For the runtime, which is linked in statically.
+    find_package(CUDAToolkit REQUIRED)
     set(fccl_have_cuda TRUE)
   else()
     message(STATUS "No nvcc: the CUDA kernels are not built.")

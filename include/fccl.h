@@ -3,9 +3,12 @@
  * Plain C99, no CUDA headers needed. Conventions are NCCL's: every call returns a result, the values of results, data
  * types and reduction operators are NCCL's numbers, and a stream is the type that CUDA calls cudaStream_t.
  *
- * Devices. A communicator runs on one kind of device. This version has FCCL_DEVICE_HOST: ranks are processes or threads
- * of one machine, buffers are ordinary memory, the stream argument is NULL, and a call returns when the result is
- * there.
+ * Devices. A communicator runs on one kind of device; its ranks are processes or threads of one machine.
+ *   HOST  Buffers are ordinary memory, the stream argument is NULL, and a call returns when the result is there.
+ *   CUDA  Each rank has a GPU. Buffers are memory that this GPU can read and write; a call is enqueued on the caller's
+ *         stream (NULL: the legacy default stream) and returns. It reads and writes user memory in the order of that
+ *         stream only, and may be captured into a graph, the first call of a communicator too; a graph may be replayed
+ *         any number of times, mixed with other calls, as long as all ranks do the same in the same order.
  *
  * Threads. One rank is driven by one thread at a time: two threads may not be inside collectives of the same
  * communicator at once. fcclCommAbort, fcclCommGetAsyncError and fcclGetLastError may be called from any thread at any
@@ -13,10 +16,14 @@
  *
  * Order. All ranks of a communicator issue the same collectives in the same order with the same shapes. With
  * FCCL_CHECK=1 (or checkCalls in the configuration) a disagreement is fcclInvalidUsage on every rank, with both calls
- * in fcclGetLastError; without it a disagreement ends at the time limit.
+ * in fcclGetLastError; without it a disagreement ends at the time limit. On CUDA the calls of one communicator are one
+ * sequence: enqueue them on one stream, or order the streams by events. Kernels of two communicators that share a GPU
+ * wait for their peers at the same time, so give each a stream of its own that other waiting work does not block.
  *
  * Errors. Arguments are checked before anything moves. fcclGetLastError gives a sentence that names the argument, its
- * value and what was expected. */
+ * value and what was expected. On CUDA a rank that dies, aborts or stays away past the time limit makes the kernels
+ * that wait for it end, without a trap: the streams go on, the outputs of those calls are undefined, and
+ * fcclCommGetAsyncError and every later call tell why. Ask it after the stream has been synchronised. */
 #ifndef FCCL_H_
 #define FCCL_H_
 
@@ -44,7 +51,7 @@ extern "C" {
 typedef struct fcclComm* fcclComm_t;
 typedef struct fcclWindow* fcclWindow_t;
 
-/* The same type as cudaStream_t. NULL on a HOST communicator. */
+/* The same type as cudaStream_t. NULL on a HOST communicator; on CUDA NULL is the legacy default stream. */
 typedef struct CUstream_st* fcclStream_t;
 
 /* Names the group that is to be formed: the address of rank 0's listener and a random secret. */
@@ -112,8 +119,9 @@ typedef enum {
 } fcclScaleLayout_t;
 
 typedef enum {
-  fcclDeviceAuto = 0, /* HOST in this version */
-  fcclDeviceHost = 1
+  fcclDeviceAuto = 0, /* CUDA where this process has a usable GPU and the library its CUDA half, else HOST */
+  fcclDeviceHost = 1,
+  fcclDeviceCuda = 2 /* a GPU of compute capability 8.0 or more */
 } fcclDeviceType_t;
 
 /* Where ranks of different processes find their common memory. Threads of one process always use plain memory. */
@@ -126,7 +134,7 @@ typedef enum {
 /* ---- Configuration -------------------------------------------------------------------------------------------- */
 
 #define FCCL_CONFIG_MAGIC 0xfcc1c0deu
-#define FCCL_CONFIG_VERSION 1u
+#define FCCL_CONFIG_VERSION 2u
 #define FCCL_CONFIG_UNDEF_INT (-1)
 
 /* Start from FCCL_CONFIG_INITIALIZER and change fields. An environment variable, where set, wins over the field.
@@ -135,22 +143,28 @@ typedef struct {
   size_t size;
   unsigned int magic;
   unsigned int version;
-  int deviceType; /* fcclDeviceType_t (all) */
+  int deviceType; /* fcclDeviceType_t; FCCL_DEVICE=auto|host|cuda (all) */
   int strategy;   /* fcclStrategy_t that stands for AUTO; FCCL_STRATEGY (all) */
   int checkCalls; /* 1: compare the calls of all ranks; FCCL_CHECK (all) */
   int timeoutMs;  /* a collective that waits longer for a rank fails with fcclRemoteError; 0: never; FCCL_TIMEOUT_MS */
-  int initTimeoutMs;   /* the same for initialisation; FCCL_INIT_TIMEOUT_MS */
-  int sharedMemory;    /* fcclSharedMemory_t; FCCL_SHARED_MEMORY=auto|memfd|posix (all) */
-  int bindCores;       /* 1: bind the calling thread to a core of its own, chosen by hwloc; FCCL_BIND_CORES */
-  int slotBytes;       /* bytes of one staging slot; each rank holds 8 of them; FCCL_SLOT_BYTES (all) */
-  const char* netName; /* network interface of the rendezvous; FCCL_SOCKET_IFNAME */
+  int initTimeoutMs;     /* the same for initialisation; FCCL_INIT_TIMEOUT_MS */
+  int sharedMemory;      /* fcclSharedMemory_t; FCCL_SHARED_MEMORY=auto|memfd|posix (all) */
+  int bindCores;         /* 1: bind the calling thread to a core of its own, chosen by hwloc; FCCL_BIND_CORES */
+  int slotBytes;         /* bytes of one staging slot; each rank holds 8 of them; FCCL_SLOT_BYTES (all) */
+  const char* netName;   /* network interface of the rendezvous; FCCL_SOCKET_IFNAME */
+  int cudaDevice;        /* CUDA: this rank's GPU, as cudaSetDevice counts; left undefined: the calling thread's current
+                            one, in fcclCommInitAll GPU r for rank r */
+  int allowSharedDevice; /* CUDA: 1: several ranks may use one GPU, for tests; FCCL_ALLOW_SHARED_DEVICE (all) */
+  int cudaWorkspaceBytes; /* CUDA: bytes of one of the three staging areas that each rank has in its GPU's memory; a
+                             call that needs more runs in parts; FCCL_CUDA_WORKSPACE_BYTES (all) */
 } fcclConfig_t;
 
 #define FCCL_CONFIG_INITIALIZER                                                                                 \
   {                                                                                                             \
     sizeof(fcclConfig_t), FCCL_CONFIG_MAGIC, FCCL_CONFIG_VERSION, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, \
         FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT,             \
-        FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, NULL                                                      \
+        FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, NULL, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT,       \
+        FCCL_CONFIG_UNDEF_INT                                                                                   \
   }
 
 /* ---- Lifecycle ------------------------------------------------------------------------------------------------ */
@@ -165,7 +179,9 @@ FCCL_API fcclResult_t fcclGetUniqueId(fcclUniqueId* id);
  * config may be NULL. *comm is NULL after an error. */
 FCCL_API fcclResult_t fcclCommInit(fcclComm_t* comm, int nranks, fcclUniqueId id, int rank, const fcclConfig_t* config);
 
-/* All ranks in one process: comms[0..nranks-1]. The caller then drives each from a thread of its own. */
+/* All ranks in one process: comms[0..nranks-1]. On HOST the caller then drives each from a thread of its own. On CUDA
+ * rank r is on GPU r, unless cudaDevice names one for all; with allowSharedDevice ranks beyond the last GPU begin again
+ * at GPU 0. */
 FCCL_API fcclResult_t fcclCommInitAll(fcclComm_t* comms, int nranks, const fcclConfig_t* config);
 
 /* Collective over comm. Ranks with the same color form a new communicator, ordered by key, then by old rank. A rank
@@ -177,20 +193,23 @@ FCCL_API fcclResult_t fcclCommSplit(fcclComm_t comm, int color, int key, fcclCom
 /* Ends the use of comm: later collectives are fcclInvalidUsage. fcclCommDestroy includes it. */
 FCCL_API fcclResult_t fcclCommFinalize(fcclComm_t comm);
 
-/* Gives everything back. Local: does not wait for other ranks, dead or alive. No call may be under way on comm. */
+/* Gives everything back. Local: does not wait for other ranks, dead or alive. No call may be under way on comm. On CUDA
+ * this includes enqueued ones (synchronise their streams first), and graphs that hold calls of comm may not be launched
+ * any more. */
 FCCL_API fcclResult_t fcclCommDestroy(fcclComm_t comm);
 
-/* As destroy, but first makes calls of this rank that are under way return (fcclInvalidUsage) and tells the peers,
- * whose calls return fcclRemoteError naming this rank. May be called from any thread; comm may not be used afterwards.
- */
+/* As destroy, but first makes calls of this rank that are under way return (fcclInvalidUsage), kernels that wait end,
+ * and tells the peers, whose calls return fcclRemoteError naming this rank. May be called from any thread, and returns
+ * within a second; comm may not be used afterwards. */
 FCCL_API fcclResult_t fcclCommAbort(fcclComm_t comm);
 
-/* *asyncError: fcclSuccess, or the error that has ended the use of comm. */
+/* *asyncError: fcclSuccess, or the error that has ended the use of comm; fcclGetLastError(comm) then has its sentence.
+ */
 FCCL_API fcclResult_t fcclCommGetAsyncError(fcclComm_t comm, fcclResult_t* asyncError);
 
 FCCL_API fcclResult_t fcclCommCount(fcclComm_t comm, int* count);
 FCCL_API fcclResult_t fcclCommUserRank(fcclComm_t comm, int* rank);
-/* *device: -1 on a HOST communicator. */
+/* *device: the rank's GPU as cudaSetDevice counts; -1 on a HOST communicator. */
 FCCL_API fcclResult_t fcclCommDevice(fcclComm_t comm, int* device);
 
 FCCL_API const char* fcclGetErrorString(fcclResult_t result);
@@ -205,7 +224,9 @@ FCCL_API const char* fcclGetLastError(fcclComm_t comm);
  * fine, with NULL pointers.
  * Arithmetic: fp16, bf16 and fp32 are combined in fp32 in rank order and rounded once; a sum is never -0. fp64 and
  * integers are combined in their own type, integers wrap around. Min and max return NaN where any rank has NaN. Avg is
- * the sum divided by the number of ranks before the rounding (integers: truncated towards zero). */
+ * the sum divided by the number of ranks before the rounding (integers: truncated towards zero).
+ * CUDA: sums of fp32, fp16 and bf16; anything else is fcclInvalidArgument. The buffers may be any memory that the GPU
+ * can reach; where one of them is not, the CUDA context is lost, unless FCCL_CHECK=1 finds it first. */
 FCCL_API fcclResult_t fcclAllReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDataType_t datatype,
                                     fcclRedOp_t op, fcclComm_t comm, fcclStream_t stream);
 
@@ -265,13 +286,18 @@ FCCL_API fcclResult_t fcclQuantScaleBytes(int64_t tokens, int64_t hidden, fcclFu
 
 /* ---- User buffers --------------------------------------------------------------------------------------------- */
 
-/* Memory that can be registered as a window, 64-byte aligned and zeroed. */
+/* Memory that can be registered as a window, 64-byte aligned and zeroed. fcclMemAllocOn names the kind of device: HOST
+ * memory, or memory of the calling thread's current GPU. fcclMemAlloc is fcclMemAllocOn with fcclDeviceAuto, which is
+ * what a communicator with default settings takes: FCCL_DEVICE where it is set, else a GPU where there is one.
+ * fcclMemFree takes both; memory that is still registered stays mapped until its windows are given back. */
 FCCL_API fcclResult_t fcclMemAlloc(void** ptr, size_t size);
+FCCL_API fcclResult_t fcclMemAllocOn(void** ptr, size_t size, fcclDeviceType_t deviceType);
 FCCL_API fcclResult_t fcclMemFree(void* ptr);
 
-/* Collective. Makes [buff, buff + size), which must lie inside one fcclMemAlloc block, readable and writable by all
- * ranks; size is the same on all ranks. A collective whose buffers lie in windows, at the same offsets on every rank,
- * moves data without staging. Either all ranks pass window memory or none does. */
+/* Collective. Makes [buff, buff + size), which must lie inside one fcclMemAlloc block (of the communicator's kind of
+ * device, and its GPU), readable and writable by all ranks; size is the same on all ranks. A collective whose buffers
+ * lie in windows, at the same offsets on every rank, moves data without staging. Either all ranks pass window memory or
+ * none does. */
 FCCL_API fcclResult_t fcclCommWindowRegister(fcclComm_t comm, void* buff, size_t size, fcclWindow_t* window, int flags);
 
 /* Collective over comm: no peer uses the window any more when it returns. */

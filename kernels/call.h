@@ -22,6 +22,9 @@ struct RowArgs {
   const float* quantScale = nullptr;  // fp8DequantScale or nvfp4GlobalScale
   int64_t rows = 0;
   int64_t cols = 0;
+  // Where the rows stand in the scales of a call that is carried out in parts (CUDA): part of `allRows`, from firstRow.
+  int64_t firstRow = 0;
+  int64_t allRows = 0;
   float eps = 0;
   float weightBias = 0;
   bool weightIsFp32 = false;  // else of the data's own type

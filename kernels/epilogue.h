@@ -7,6 +7,7 @@
 //
 // A Team is who works on the row: one CPU thread with vector registers, or a block or cluster of GPU threads.
 //   Raw, Values, Rounded   a pack as it is stored; in fp32; rounded to the data type but not yet packed
+//   add(rounded, raw)      their sum in fp32, rounded
 //   RowState               begin(row), keep(k, p, raw), addSquares(k, values): registers or memory
 //   state.rest()           of it what pass 2 needs: kept(k, p)
 //   forEachPack(span, f)   f(k, p): p a pack of the span that is this thread's; k a compile-time register index
@@ -30,19 +31,19 @@ struct Span {
 // change.
 template <class Pattern, class RowTeam, class KeptRow, class Outputs>
 FCCL_ROW_FN void normalizeRow(RowTeam team, const RowArgs& a, KeptRow row, Outputs out, float squares) {
-  const float scale = team.inverseSqrt(squares / static_cast<float>(a.cols) + a.eps);
+  const float scale = team.inverseRms(squares, a);
   const bool normOut = Pattern::normOut(a);
   const bool quant = Pattern::quant(a) != QuantKind::kNone;
   auto quantizer = team.quantizer(a, row, out);
   team.forEachPack(0, a.cols, [&](auto k, auto p) FCCL_TEAM_LAMBDA {
-    const auto n = team.round(team.widen(row.kept(k, p)) * scale * team.weight(a, p));
+    const auto n = team.round(team.widen(row.kept(k, p)) * scale * team.weight(a, k, p));
     if (normOut) out.norm(p, n);
     if (quant) quantizer.put(k, p, n);
   });
   if (quant) quantizer.finish();
 }
 
-// sumOf(k, p): the fp32 sum over ranks of pack p. out: where the outputs of this row go.
+// sumOf(k, p): the sum over ranks of pack p, rounded. out: where the outputs of this row go.
 template <class Pattern, class Team, class SumOf, class Outputs>
 FCCL_TEAM_FN void rowEpilogue(Team& team, const RowArgs& a, const Span& span, typename Team::RowState& state,
                               Outputs& out, SumOf&& sumOf) {
@@ -52,11 +53,11 @@ FCCL_TEAM_FN void rowEpilogue(Team& team, const RowArgs& a, const Span& span, ty
   const auto residual = team.rowOf(a.residual, span.row);
   [[maybe_unused]] const bool addsResidual = Pattern::residual(a);
   team.forEachPack(span.col0, span.cols, [&](auto k, auto p) FCCL_TEAM_LAMBDA {
-    auto v = Team::round(sumOf(k, p));
+    auto v = sumOf(k, p);
     out.sum(p, v);
     if constexpr (Pattern::kMayAddResidual) {
       if (addsResidual) {
-        v = Team::round(v.widen() + Team::widen(team.load(residual, p)));
+        v = Team::add(v, team.residual(k, residual, p));
         out.residual(p, v);
       }
     }
@@ -66,7 +67,7 @@ FCCL_TEAM_FN void rowEpilogue(Team& team, const RowArgs& a, const Span& span, ty
     }
   });
   if constexpr (Pattern::kNorm) {
-    if (span.col0 + span.cols < a.cols) return;  // the row goes on in the next chunk
+    if (!team.endsRow(a, span)) return;  // the row goes on in the next chunk
     normalizeRow<Pattern, decltype(team.rowTeam()), decltype(state.rest()), decltype(out.rest())>(
         team.rowTeam(), a, state.rest(), out.rest(), team.squares(state));
   }

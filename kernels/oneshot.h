@@ -22,18 +22,19 @@ namespace fccl {
 
 template <class Pattern, class Team>
 FCCL_TEAM_FN void oneshot(Team& team, const RowArgs& a) {
+  using Count = decltype(team.chunks(a));
   typename Team::RowState state(team);
-  const int64_t chunks = team.chunks(a);  // CUDA: the rows of this block; HOST: all
+  const auto chunks = team.chunks(a);  // CUDA: the rows of this block; HOST: all
   team.begin(a);
-  for (int64_t i = 0; i < chunks + Team::kLookAhead; i++) {
+  for (Count i = 0; i < chunks + Team::kLookAhead; i++) {
     if (i < chunks) {
       const auto chunk = team.chunk(a, i);
       auto out = team.beginSend(Team::kReduceChannel, i);
-      for (int64_t r = 0; r < chunk.rows; r++) {
+      for (Count r = 0; r < chunk.rows; r++) {
         const auto input = team.rowOf(a.input, chunk.row0 + r);
         out.startRow(chunk, r);
         team.forEachPack(chunk.col0, chunk.cols, [&](auto k, auto p) FCCL_TEAM_LAMBDA {
-          const auto raw = team.load(input, p);
+          const auto raw = team.input(k, input, p);
           state.keepOwn(k, raw);
           out.put(p, raw);
         });
@@ -44,13 +45,13 @@ FCCL_TEAM_FN void oneshot(Team& team, const RowArgs& a) {
     const auto chunk = team.chunk(a, i - Team::kLookAhead);
     auto from = team.open(Team::kReduceChannel, i - Team::kLookAhead);
     if (team.failed()) return;
-    for (int64_t r = 0; r < chunk.rows; r++) {
+    for (Count r = 0; r < chunk.rows; r++) {
       const Span span{chunk.row0 + r, chunk.col0, chunk.cols};
       const auto own = team.rowOf(a.input, span.row);
       auto outputs = team.userOutputs(a, span.row);
       from.startRow(chunk, r);
       rowEpilogue<Pattern>(team, a, span, state, outputs,
-                           [&](auto k, auto p) FCCL_TEAM_LAMBDA { return from.sum(p, state.own(k, own, p)); });
+                           [&](auto k, auto p) FCCL_TEAM_LAMBDA { return from.sum(k, p, state.own(k, own, p)); });
     }
     team.close(from);
   }

@@ -25,20 +25,21 @@ namespace fccl {
 
 template <class Pattern, class Team>
 FCCL_TEAM_FN void twoshot(Team& team, const RowArgs& a) {
+  using Count = decltype(team.chunks(a));
   typename Team::RowState state(team);
-  const int64_t chunks = team.sharedChunks(a);
+  const auto chunks = team.sharedChunks(a);
   team.begin(a);
-  for (int64_t i = 0; i < chunks + 2; i++) {
+  for (Count i = 0; i < chunks + 2; i++) {
     if (i < chunks) {
       auto out = team.beginSend(Team::kReduceChannel, i);
       for (int owner = 0; owner < team.ranks(); owner++) {
         if (owner == team.rank()) continue;
         const auto part = team.part(a, i, owner);
-        for (int64_t r = 0; r < part.rows; r++) {
+        for (Count r = 0; r < part.rows; r++) {
           const auto input = team.rowOf(a.input, part.row0 + r);
           out.startRowFor(owner, part, r);
           team.forEachPack(part.col0, part.cols,
-                           [&](auto, auto p) FCCL_TEAM_LAMBDA { out.putFor(owner, p, team.load(input, p)); });
+                           [&](auto k, auto p) FCCL_TEAM_LAMBDA { out.putFor(owner, p, team.input(k, input, p)); });
         }
       }
       team.endSend(out);
@@ -48,13 +49,13 @@ FCCL_TEAM_FN void twoshot(Team& team, const RowArgs& a) {
       if (team.failed()) return;
       auto out = team.beginSend(Team::kGatherChannel, i - 1);
       const auto part = team.part(a, i - 1, team.rank());
-      for (int64_t r = 0; r < part.rows; r++) {
+      for (Count r = 0; r < part.rows; r++) {
         const Span span{part.row0 + r, part.col0, part.cols};
         const auto own = team.rowOf(a.input, span.row);
         auto outputs = team.gatherOutputs(a, out, part, r);
         from.startRow(part, r);
         rowEpilogue<Pattern>(team, a, span, state, outputs,
-                             [&](auto, auto p) FCCL_TEAM_LAMBDA { return from.sum(p, team.load(own, p)); });
+                             [&](auto k, auto p) FCCL_TEAM_LAMBDA { return from.sum(k, p, team.input(k, own, p)); });
       }
       team.close(from);
       team.endSend(out);
@@ -65,13 +66,14 @@ FCCL_TEAM_FN void twoshot(Team& team, const RowArgs& a) {
       for (int owner = 0; owner < team.ranks(); owner++) {
         if (owner == team.rank()) continue;
         const auto part = team.part(a, i - 2, owner);
-        for (int64_t r = 0; r < part.rows; r++) {
+        for (Count r = 0; r < part.rows; r++) {
           if constexpr (Team::kGathersSums) {
             const Span span{part.row0 + r, part.col0, part.cols};
             auto outputs = team.userOutputs(a, span.row);
             from.startRow(part, r);
-            rowEpilogue<Pattern>(team, a, span, state, outputs,
-                                 [&](auto, auto p) FCCL_TEAM_LAMBDA { return Team::widen(from.take(owner, p)); });
+            rowEpilogue<Pattern>(team, a, span, state, outputs, [&](auto, auto p) FCCL_TEAM_LAMBDA {
+              return Team::round(Team::widen(from.take(owner, p)));
+            });
           } else {
             team.copyGathered(a, from, owner, part, r);
           }

@@ -45,8 +45,7 @@ struct Cause {
   int toldBy = -1;
 };
 
-Cause causeOf(const host::World& world) {
-  const host::Failure& failure = world.failure;
+Cause causeOf(const host::World& world, const host::Failure& failure) {
   // An abort of this rank comes first: a peer that noticed it may have been quicker to say so than this rank's wait.
   // Relaxed: nothing but the reason is read.
   const uint32_t own = world.control(world.rank).ended.value.load(std::memory_order_relaxed);
@@ -54,6 +53,7 @@ Cause causeOf(const host::World& world) {
   if (failure.kind != host::FailureKind::kPeerAborted) return {failure, -1};
   // Acquire: pairs with the release of the peer; the kernel has already seen that it is set.
   const uint32_t ended = world.control(failure.rank).ended.value.load(std::memory_order_acquire);
+  if ((ended & 0xff) == host::kLeft) return {{host::FailureKind::kPeerLeft, failure.rank}, -1};
   if ((ended & 0xff) != host::kGaveUp) return {failure, -1};
   return {{static_cast<host::FailureKind>(ended >> 8 & 0xff), static_cast<int>(ended >> 16)}, failure.rank};
 }
@@ -104,17 +104,20 @@ std::string describe(const host::CallSignature& signature) {
   return text + describePlace("input", signature.inputPlace) + describePlace("output", signature.outputPlace) + ")";
 }
 
-uint32_t endedBecauseOf(const host::World& world) {
-  const host::Failure cause = causeOf(world).failure;
+uint32_t endedBecauseOf(const host::World& world, const host::Failure& failure) {
+  const host::Failure cause = causeOf(world, failure).failure;
   return host::kGaveUp | static_cast<uint32_t>(cause.kind) << 8 | static_cast<uint32_t>(cause.rank) << 16;
 }
 
-Status describeFailure(const host::World& world, const std::string& call, uint32_t firstCall) {
-  const Cause cause = causeOf(world);
+Status describeFailure(const host::World& world, const host::Failure& failed, const std::string& call,
+                       uint32_t firstCall) {
+  const Cause cause = causeOf(world, failed);
   const int peer = cause.failure.rank;
   // Relaxed: for the text only.
   const auto begun = [&](int r) { return world.control(r).calls.value.load(std::memory_order_relaxed) - firstCall; };
-  const std::string current = fmt::format("this rank is in its {}: {}", ordinal(begun(world.rank)), call);
+  const std::string current =
+      call.empty() ? fmt::format("this rank has enqueued {}, replays of graphs not counted", begun(world.rank))
+                   : fmt::format("this rank is in its {}: {}", ordinal(begun(world.rank)), call);
   switch (cause.failure.kind) {
     case host::FailureKind::kTimeout: {
       const std::string limit = cause.toldBy < 0 ? fmt::format("{} ms", world.wait.timeout.count())
@@ -132,6 +135,8 @@ Status describeFailure(const host::World& world, const std::string& call, uint32
       return failure(fcclRemoteError, "the process of rank {} has ended; {}.", peer, current);
     case host::FailureKind::kPeerAborted:
       return failure(fcclRemoteError, "rank {} has aborted the communicator; {}.", peer, current);
+    case host::FailureKind::kPeerLeft:
+      return failure(fcclRemoteError, "rank {} has destroyed its communicator; {}.", peer, current);
     case host::FailureKind::kAbortedHere:
       return failure(fcclInvalidUsage, "the communicator was aborted here while a collective was under way; {}.",
                      current);

@@ -15,11 +15,12 @@ host::CallSignature signatureOf(const CheckedCall& call, uint64_t inputPlace, ui
 // "AllReduce(sum, bf16, count 5)"; "AllReduceFused(RMS_NORM, bf16, 7 tokens x 2880, ...)".
 std::string describe(const host::CallSignature& signature);
 
-// What this rank's Control::ended says after world.failure: the first cause, also where a peer has told of it.
-uint32_t endedBecauseOf(const host::World& world);
+// What this rank's Control::ended says after `failure`: the first cause, also where a peer has told of it.
+uint32_t endedBecauseOf(const host::World& world, const host::Failure& failure);
 
-// The sentence for a collective that ended with world.failure set. `firstCall`: the number of calls that the
-// counters began with.
-Status describeFailure(const host::World& world, const std::string& call, uint32_t firstCall);
+// The sentence for a communicator whose use `failure` has ended. `call`: the one that this rank is in; empty where it
+// is in none, since its calls are enqueued. `firstCall`: the number of calls that the counters began with.
+Status describeFailure(const host::World& world, const host::Failure& failure, const std::string& call,
+                       uint32_t firstCall);
 
 }  // namespace fccl

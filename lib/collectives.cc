@@ -9,7 +9,7 @@ fcclResult_t fcclAllReduce(const void* sendbuff, void* recvbuff, size_t count, f
                            fcclComm_t comm, fcclStream_t stream) {
   return insideCommunicator("fcclAllReduce", comm, [&](Communicator& communicator) -> Status {
     CheckedCall call;
-    FCCL_TRY(checkAllReduce(sendbuff, recvbuff, count, datatype, op, stream, &call));
+    FCCL_TRY(checkAllReduce(sendbuff, recvbuff, count, datatype, op, stream, communicator.deviceType(), &call));
     return communicator.run(call);
   });
 }
@@ -17,7 +17,7 @@ fcclResult_t fcclAllReduce(const void* sendbuff, void* recvbuff, size_t count, f
 fcclResult_t fcclAllReduceFused(const fcclFusedArgs_t* args, fcclComm_t comm, fcclStream_t stream) {
   return insideCommunicator("fcclAllReduceFused", comm, [&](Communicator& communicator) -> Status {
     CheckedCall call;
-    FCCL_TRY(checkAllReduceFused(args, stream, &call));
+    FCCL_TRY(checkAllReduceFused(args, stream, communicator.deviceType(), &call));
     return communicator.run(call);
   });
 }

@@ -3,7 +3,6 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "lib/call_words.h"
-#include "lib/float_mode.h"
 #include "tuner/strategies.h"
 
 namespace fccl {
@@ -21,6 +20,17 @@ bool outputsAligned(const CheckedCall& call) {
   return ((rowBytes | quantRowBytes | at(rows.reducedOut) | at(rows.residualOut) | at(rows.normOut) |
            at(rows.quantOut)) %
           kStreamAlignment) == 0;
+}
+
+bool packsAligned(const CheckedCall& call) {
+  const RowArgs& rows = call.call.rows;
+  uintptr_t all = rows.weight != nullptr ? static_cast<uintptr_t>(rows.cols) * host::dtypeBytes(call.call.dtype) : 0;
+  for (const void* p :
+       {rows.input, rows.residual, rows.weightIsFp32 ? nullptr : rows.weight, static_cast<const void*>(rows.reducedOut),
+        static_cast<const void*>(rows.residualOut), static_cast<const void*>(rows.normOut)}) {
+    all |= reinterpret_cast<uintptr_t>(p);
+  }
+  return all % 16 == 0;
 }
 
 uint64_t placeIn(const fcclWindow* window, const void* start) {
@@ -58,7 +68,8 @@ Status Communicator::usable() const {
   }
 }
 
-Status Communicator::failed() const {
+Status Communicator::failed() {
+  if (engine_->asynchronous()) lookAfterEnqueued();
   // Acquire: as in usable().
   return state_.load(std::memory_order_acquire) == kFailed ? failure_.get() : Status();
 }
@@ -73,6 +84,16 @@ void Communicator::abort() {
   // Release: what this rank has staged before is complete for a peer that acquires the reason.
   world_.control(world_.rank).ended.value.store(host::kAborted, std::memory_order_release);
   bootstrap_->abort();
+  engine_->stopWaits();
+}
+
+Communicator::~Communicator() {
+  watcher_.reset();
+  if (engine_ == nullptr || !engine_->asynchronous() || world_.memory.empty()) return;
+  uint32_t running = host::kRunning;
+  // Release: all that this rank has read and written of the control blocks comes before.
+  world_.control(world_.rank)
+      .ended.value.compare_exchange_strong(running, host::kLeft, std::memory_order_release, std::memory_order_relaxed);
 }
 
 Status Communicator::run(CheckedCall& call) {
@@ -84,33 +105,62 @@ Status Communicator::run(CheckedCall& call) {
     const PlanKey key = PlanKey::of(query, call.strategy);
     plan = plans_.find(key);
     if (plan == nullptr) {
-      FCCL_TRY_ASSIGN(plan, makePlan(key, query, call.strategy));
+      FCCL_TRY_ASSIGN(plan, makePlan(key, query, call));
     }
   }
 
-  const DefaultFloatMode floatMode;
   // Relaxed: read by peers for error texts only.
   world_.control(world_.rank).calls.value.store(world_.callSequence + 1, std::memory_order_relaxed);
-  if (someoneHasEnded()) return fail(call);
-  const Status same = options_.checkCalls ? compareCalls(call) : Status();
-  world_.callSequence++;
-  if (!same.ok()) return same;
+  if (const host::Failure ended = endedRank(); ended.kind != host::FailureKind::kNone) [[unlikely]] {
+    return fail(ended, describe(signature(call)));
+  }
+  bool counted = true;
+  if (options_.checkCalls) [[unlikely]] {
+    bool compare = false;
+    FCCL_TRY(engine_->inspect(call, &compare));
+    counted = compare;
+    const Status same = compare ? compareCalls(call) : Status();
+    if (!same.ok()) {
+      world_.callSequence++;
+      return same;
+    }
+  }
+  if (counted) world_.callSequence++;
   if (plan == nullptr) return {};
 
-  call.call.shape = plan->shape;
-  plan->kernel(world_, call.call);
-  if (world_.failure.kind != host::FailureKind::kNone) return fail(call);
+  FCCL_TRY(engine_->run(call, *plan));
+  if (world_.failure.kind != host::FailureKind::kNone) return fail(world_.failure, describe(signature(call)));
   return {};
 }
 
-bool Communicator::someoneHasEnded() {
+host::Failure Communicator::endedRank() const {
   for (int r = 0; r < world_.ranks; r++) {
     // Acquire: pairs with the release of the rank that has ended, for the reason.
     if (world_.control(r).ended.value.load(std::memory_order_acquire) == host::kRunning) continue;
-    world_.failure = {r == world_.rank ? host::FailureKind::kAbortedHere : host::FailureKind::kPeerAborted, r};
-    return true;
+    return {r == world_.rank ? host::FailureKind::kAbortedHere : host::FailureKind::kPeerAborted, r};
   }
-  return false;
+  return engine_->lateRank();
+}
+
+void Communicator::lookAfterEnqueued() {
+  // Acquire: as in usable().
+  if (state_.load(std::memory_order_acquire) == kFailed) return;
+  host::Failure found = engine_->lateRank();
+  for (int r = 0; r < world_.ranks && found.kind == host::FailureKind::kNone; r++) {
+    // Acquire: as in endedRank(). Whoever has left in good order has done its part of every call that is enqueued here.
+    const uint32_t ended = world_.control(r).ended.value.load(std::memory_order_acquire);
+    if (ended == host::kLeft) continue;
+    if (ended != host::kRunning) {
+      found = {r == world_.rank ? host::FailureKind::kAbortedHere : host::FailureKind::kPeerAborted, r};
+    } else if (r != world_.rank && !world_.alive(world_.aliveContext, r)) {
+      // Its last words may have come between the two looks.
+      // Acquire: as above.
+      const uint32_t last = world_.control(r).ended.value.load(std::memory_order_acquire);
+      if (last == host::kLeft) continue;
+      found = {last == host::kRunning ? host::FailureKind::kPeerDied : host::FailureKind::kPeerAborted, r};
+    }
+  }
+  if (found.kind != host::FailureKind::kNone) (void)fail(found, {});
 }
 
 Query Communicator::queryOf(CheckedCall& call) const {
@@ -119,6 +169,8 @@ Query Communicator::queryOf(CheckedCall& call) const {
   query.dtype = call.call.dtype;
   query.op = call.call.op;
   query.norm = call.norm();
+  query.quant = rows.quant;
+  query.packsAligned = packsAligned(call);
   query.outputsAligned = outputsAligned(call);
   query.rows = rows.rows;
   query.cols = rows.cols;
@@ -141,7 +193,11 @@ Query Communicator::queryOf(CheckedCall& call) const {
   return query;
 }
 
-Result<const Plan*> Communicator::makePlan(const PlanKey& key, const Query& query, fcclStrategy_t strategy) {
+Result<const Plan*> Communicator::makePlan(const PlanKey& key, const Query& query, const CheckedCall& call) {
+  const fcclStrategy_t strategy = call.strategy;
+  if (const Reason reason = notOnDevice(query, facts_); !reason.empty()) {
+    return failure(fcclInvalidArgument, "{}", reason);
+  }
   const StrategyRow* row = nullptr;
   if (strategy != fcclStrategyAuto) {
     row = findStrategy(strategy);
@@ -160,12 +216,13 @@ Result<const Plan*> Communicator::makePlan(const PlanKey& key, const Query& quer
   if (world_.hooks != nullptr && world_.hooks->forceWire) {
     plan = withWire(plan, query, facts_, static_cast<host::Wire>(world_.hooks->wire));
   }
-  if (plan.kernel == nullptr) {
+  if (facts_.device == fcclDeviceHost && plan.kernel == nullptr) {
     return failure(fcclInternalError, "{} has no kernel for {} of {} x {}.", row->name, host::dtypeName(query.dtype),
                    query.rows, query.cols);
   }
   FCCL_TRACE("{} rows x {} columns of {}: {}, {} rows x {} columns per chunk", query.rows, query.cols,
              host::dtypeName(query.dtype), row->name, plan.shape.rowsPerChunk, plan.shape.colsPerChunk);
+  FCCL_TRY(engine_->prepare(call, &plan));
   if (world_.rowScratch.size() < plan.rowScratchBytes) world_.rowScratch.resize(plan.rowScratchBytes);
   return plans_.add(key, plan);
 }
@@ -184,7 +241,7 @@ Status Communicator::compareCalls(const CheckedCall& call) {
   host::CallSignature theirs;
   int other = -1;
   const bool same = host::compareSignatures(world_, mine, &other, &theirs);
-  if (world_.failure.kind != host::FailureKind::kNone) return fail(call);
+  if (world_.failure.kind != host::FailureKind::kNone) return fail(world_.failure, describe(mine));
   if (same) return {};
   const bool otherFirst = other < world_.rank;
   return failure(fcclInvalidUsage,
@@ -193,18 +250,26 @@ Status Communicator::compareCalls(const CheckedCall& call) {
                  otherFirst ? world_.rank : other, describe(otherFirst ? mine : theirs));
 }
 
-Status Communicator::fail(const CheckedCall& call) {
-  const Status status = describeFailure(world_, describe(signature(call)), firstCall_);
-  // Release: what this rank has staged before is complete for a peer that acquires the reason. Where the communicator
-  // was aborted, that stays the reason.
-  uint32_t running = host::kRunning;
-  world_.control(world_.rank)
-      .ended.value.compare_exchange_strong(running, endedBecauseOf(world_), std::memory_order_release,
-                                           std::memory_order_relaxed);
-  failure_.set(status);
-  // Release: the sentence is there for whoever sees the state.
-  state_.store(kFailed, std::memory_order_release);
-  return status;
+Status Communicator::fail(const host::Failure& failed, const std::string& call) {
+  {
+    const std::lock_guard lock(failing_);
+    // Relaxed: all that is read with this state was written under the lock.
+    if (state_.load(std::memory_order_relaxed) == kFailed) return failure_.get();
+    const Status status = describeFailure(world_, failed, call, firstCall_);
+    // Release: what this rank has staged before is complete for a peer that acquires the reason. Where the communicator
+    // was aborted, that stays the reason.
+    uint32_t running = host::kRunning;
+    world_.control(world_.rank)
+        .ended.value.compare_exchange_strong(running, endedBecauseOf(world_, failed), std::memory_order_release,
+                                             std::memory_order_relaxed);
+    failure_.set(status);
+    if (call.empty()) lastError_.set(status);
+    // Release: the sentence is there for whoever sees the state.
+    state_.store(kFailed, std::memory_order_release);
+  }
+  // After the reason is there, so that whoever finds its kernels ended finds it.
+  engine_->stopWaits();
+  return failure_.get();
 }
 
 }  // namespace fccl

@@ -3,21 +3,25 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <optional>
 
 #include "base/status.h"
 #include "kernels/host/world.h"
 #include "lib/config.h"
+#include "lib/engine.h"
 #include "lib/errors.h"
 #include "lib/plan_cache.h"
 #include "lib/validate.h"
+#include "lib/watcher.h"
 #include "lib/window_table.h"
 #include "transport/bootstrap.h"
-#include "transport/symmetric_memory.h"
 
 namespace fccl {
 
 class Communicator {
  public:
+  ~Communicator();
   // Collective over `ranks` ranks; see creation.cc for the steps.
   static Result<std::unique_ptr<Communicator>> create(const fcclUniqueId& id, int rank, int ranks,
                                                       const Options& options);
@@ -25,12 +29,19 @@ class Communicator {
   int rank() const { return world_.rank; }
   int ranks() const { return world_.ranks; }
   const Options& options() const { return options_; }
+  fcclDeviceType_t deviceType() const { return options_.deviceType; }
+  int device() const { return engine_->device(); }
   Bootstrap& bootstrap() { return *bootstrap_; }
   WindowTable& windows() { return windows_; }
   host::World& world() { return world_; }
   const Facts& facts() const { return facts_; }
 
-  // Carries the call out. One thread at a time.
+  // Collective: see Engine::mapWindow.
+  Result<std::unique_ptr<SymmetricMemory>> mapWindow(void* buffer, size_t bytes) {
+    return engine_->mapWindow(*bootstrap_, buffer, bytes);
+  }
+
+  // Carries the call out, or enqueues it. One thread at a time.
   Status run(CheckedCall& call);
 
   // Success while collectives may be issued; else why not.
@@ -40,7 +51,7 @@ class Communicator {
   // From any thread: makes this rank's waits end, and those of peers for this rank.
   void abort();
   // Success, or the failure that has ended the use of the communicator. From any thread.
-  Status failed() const;
+  Status failed();
 
   LastError& lastError() { return lastError_; }
 
@@ -53,30 +64,37 @@ class Communicator {
   Status meet(const fcclUniqueId& id);
   Status share();
   Status look();
+  void watch();
 
   // The query of the call, with the windows that its buffers lie in entered into the call.
   Query queryOf(CheckedCall& call) const;
-  Result<const Plan*> makePlan(const PlanKey& key, const Query& query, fcclStrategy_t strategy);
+  Result<const Plan*> makePlan(const PlanKey& key, const Query& query, const CheckedCall& call);
+  // FCCL_CHECK.
   Status compareCalls(const CheckedCall& call);
   host::CallSignature signature(const CheckedCall& call) const;
-  // True, with world_.failure set, where this rank or a peer has aborted or given up: no call that begins now can end
-  // well, even if all that it waits for is already there.
-  bool someoneHasEnded();
-  // Ends the use of the communicator with what world_.failure says.
-  Status fail(const CheckedCall& call);
+  // Set where this rank or a peer has aborted, given up or left: no call that begins now can end well, even if all that
+  // it waits for is already there.
+  host::Failure endedRank() const;
+  // Looks for what has become of enqueued calls and of the ranks that they wait for. From any thread.
+  void lookAfterEnqueued();
+  // Ends the use of the communicator, unless it already has; the reason. `call`: the one that this rank is in, or
+  // empty.
+  Status fail(const host::Failure& failure, const std::string& call);
 
   Options options_;
   std::unique_ptr<Bootstrap> bootstrap_;
-  std::unique_ptr<SymmetricMemory> memory_;
   host::World world_;
   Facts facts_;
   uint32_t firstCall_ = 0;
   PlanCache plans_;
   WindowTable windows_;
+  std::unique_ptr<Engine> engine_;
 
   std::atomic<int> state_{kUsable};
+  std::mutex failing_;  // one failure is the first
   LastError failure_;
   LastError lastError_;
+  std::optional<Watcher> watcher_;
 };
 
 }  // namespace fccl

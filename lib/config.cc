@@ -3,13 +3,16 @@
 #include <climits>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "lib/struct_header.h"
+#include "transport/cuda_device.h"
 
 namespace fccl {
 namespace {
 
 constexpr int kSlotUnit = 4096;
 constexpr int kMaxSlotBytes = 64 << 20;
+constexpr int kMinCudaWorkspaceBytes = 1 << 20;
 
 // Takes the field `value` over into `target` unless it is undefined.
 template <class T>
@@ -25,7 +28,7 @@ Status takeField(const char* name, int value, int smallest, int largest, T* targ
 
 Status takeConfig(const fcclConfig_t& config, Options* options) {
   FCCL_TRY(checkHeader(config, "fcclConfig_t", "FCCL_CONFIG_INITIALIZER", FCCL_CONFIG_MAGIC, FCCL_CONFIG_VERSION));
-  FCCL_TRY(takeField("deviceType", config.deviceType, fcclDeviceAuto, fcclDeviceHost, &options->deviceType));
+  FCCL_TRY(takeField("deviceType", config.deviceType, fcclDeviceAuto, fcclDeviceCuda, &options->deviceType));
   FCCL_TRY(takeField("strategy", config.strategy, fcclStrategyMinLatency, fcclStrategyTwoshot, &options->strategy));
   FCCL_TRY(takeField("checkCalls", config.checkCalls, 0, 1, &options->checkCalls));
   FCCL_TRY(takeField("timeoutMs", config.timeoutMs, 0, INT_MAX, &options->timeoutMs));
@@ -35,10 +38,18 @@ Status takeConfig(const fcclConfig_t& config, Options* options) {
   FCCL_TRY(takeField("bindCores", config.bindCores, 0, 1, &options->bindCores));
   FCCL_TRY(takeField("slotBytes", config.slotBytes, kSlotUnit, kMaxSlotBytes, &options->slotBytes));
   if (config.netName != nullptr) options->interface = config.netName;
+  FCCL_TRY(takeField("cudaDevice", config.cudaDevice, 0, INT_MAX, &options->cudaDevice));
+  FCCL_TRY(takeField("allowSharedDevice", config.allowSharedDevice, 0, 1, &options->allowSharedDevice));
+  FCCL_TRY(takeField("cudaWorkspaceBytes", config.cudaWorkspaceBytes, kMinCudaWorkspaceBytes, INT_MAX,
+                     &options->cudaWorkspaceBytes));
   return {};
 }
 
 Status takeEnvironment(const Environment& environment, Options* options) {
+  options->deviceType = environment.deviceType.value_or(options->deviceType);
+  options->allowSharedDevice = environment.allowSharedDevice.value_or(options->allowSharedDevice);
+  options->cudaWorkspaceBytes = environment.cudaWorkspaceBytes.value_or(options->cudaWorkspaceBytes);
+  options->cudaMemory = environment.cudaMemory;
   options->strategy = environment.strategy.value_or(options->strategy);
   options->checkCalls = environment.checkCalls.value_or(options->checkCalls);
   options->timeoutMs = environment.timeoutMs.value_or(options->timeoutMs);
@@ -91,10 +102,26 @@ Result<Options> resolveOptions(const fcclConfig_t* config, const Environment& en
   Options options = base;
   if (config != nullptr) FCCL_TRY(takeConfig(*config, &options));
   FCCL_TRY(takeEnvironment(environment, &options));
-  options.deviceType = fcclDeviceHost;
   options.slotBytes = (options.slotBytes + kSlotUnit - 1) / kSlotUnit * kSlotUnit;
   FCCL_TRY_ASSIGN(options.simd, chooseSimd(environment.simd));
   return options;
+}
+
+Status chooseDevice(Options* options) {
+  if (options->deviceType == fcclDeviceHost) return {};
+  const Result<int> device = usableCudaDevice(options->cudaDevice);
+  if (device.ok()) {
+    options->deviceType = fcclDeviceCuda;
+    options->cudaDevice = device.value();
+    return {};
+  }
+  if (options->deviceType == fcclDeviceCuda) {
+    return failure(device.status().code(), "deviceType is CUDA (fcclConfig_t or FCCL_DEVICE), but {}",
+                   device.status().message());
+  }
+  FCCL_INFO("HOST, since {}", device.status().message());
+  options->deviceType = fcclDeviceHost;
+  return {};
 }
 
 }  // namespace fccl

@@ -12,7 +12,7 @@
 namespace fccl {
 
 struct Options {
-  fcclDeviceType_t deviceType = fcclDeviceHost;
+  fcclDeviceType_t deviceType = fcclDeviceAuto;
   fcclStrategy_t strategy = fcclStrategyAuto;  // stands for AUTO
   bool checkCalls = false;
   int timeoutMs = 300'000;      // 0: none
@@ -23,6 +23,10 @@ struct Options {
   std::string interface;
   std::string rendezvous;
   host::Simd simd = host::Simd::kGeneric;
+  int cudaDevice = -1;  // -1: not named
+  bool allowSharedDevice = false;
+  int cudaWorkspaceBytes = 0;  // 0: chosen by the number of ranks
+  CudaMemoryWay cudaMemory = CudaMemoryWay::kAuto;
 
   // For every wait of initialisation; a year where there is no limit.
   std::chrono::milliseconds initTimeout() const;
@@ -33,5 +37,9 @@ struct Options {
 // environment variable wins over the field. `config` may be NULL. fcclInvalidArgument names the field, its value and
 // what it may be.
 Result<Options> resolveOptions(const fcclConfig_t* config, const Environment& environment, const Options& base);
+
+// Settles AUTO, and for CUDA which GPU: the one named, else the calling thread's current one. A failure says why CUDA,
+// where it was asked for, is not to be had.
+Status chooseDevice(Options* options);
 
 }  // namespace fccl

@@ -15,6 +15,9 @@ namespace {
 // Spinning helps only where the awaited rank has a core of its own.
 constexpr int kPausesBeforeYield = 50;
 
+// How often enqueued calls are looked after. A few microseconds of work each time.
+constexpr auto kWatchPeriod = std::chrono::milliseconds(50);
+
 Status injectedFailure(testing::CreationStep step, int rank) {
   const testing::TestOptions& options = testing::testOptions();
   if (options.failAt != step || options.failRank != rank) return {};
@@ -34,15 +37,16 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const fcclUniqueId& i
   FCCL_TRY(communicator->meet(id));
   FCCL_TRY(communicator->share());
   FCCL_TRY(communicator->look());
-  FCCL_INFO("rank {} of {}: {}, {} bytes per rank, flag {:.0f} ns, {}", rank, ranks, communicator->memory_->kind(),
-            communicator->memory_->bytes(), communicator->facts_.flagNanoseconds,
-            host::simdName(communicator->facts_.simd));
+  communicator->watch();
+  FCCL_INFO("rank {} of {}: {}", rank, ranks, communicator->engine_->describe());
   return communicator;
 }
 
 Status Communicator::meet(const fcclUniqueId& id) {
   FCCL_TRY_ASSIGN(bootstrap_, Bootstrap::connect(id, rank(), ranks(), options_.bootstrap()));
-  FCCL_TRY_ASSIGN(const std::vector<RankRecord> records, bootstrap_->exchange(makeRankRecord(options_)));
+  const Result<RankRecord> record = makeRankRecord(options_);
+  FCCL_TRY(bootstrap_->agree(record.status()));
+  FCCL_TRY_ASSIGN(const std::vector<RankRecord> records, bootstrap_->exchange(record.value()));
   FCCL_TRY(agreeOnRecords(records));
 
   const Neighbours neighbours = sameCores(records, rank());
@@ -50,42 +54,44 @@ Status Communicator::meet(const fcclUniqueId& id) {
   if (mine.ok() && options_.bindCores) mine = bindThisThread(neighbours.index, neighbours.count);
   FCCL_TRY(bootstrap_->agree(mine));
 
+  facts_.device = options_.deviceType;
+  facts_.ranksPerDevice = ranksPerDevice(records);
   facts_.ranks = ranks();
   facts_.cores = coresOfAll(records);
   facts_.cacheBytes = cacheBytesPerRank(records);
   facts_.simd = options_.simd;
   world_.wait.pauses = ranks() <= facts_.cores ? kPausesBeforeYield : 0;
+  engine_ = options_.deviceType == fcclDeviceCuda ? makeCudaEngine(world_, options_, facts_.ranksPerDevice)
+                                                  : makeHostEngine(world_, options_);
   return {};
 }
 
 Status Communicator::share() {
-  world_.layout = host::makeLayout(ranks(), static_cast<size_t>(options_.slotBytes));
-  HostMemoryOptions memoryOptions;
-  memoryOptions.provider = options_.sharedMemory;
-  memoryOptions.timeout = options_.initTimeout();
-  FCCL_TRY_ASSIGN(memory_, createHostMemory(*bootstrap_, world_.layout.totalBytes(), memoryOptions));
-  for (int r = 0; r < ranks(); r++) world_.memory.push_back(memory_->peer(r));
-  world_.alive = [](const void* memory, int r) { return static_cast<const SymmetricMemory*>(memory)->alive(r); };
-  world_.aliveContext = memory_.get();
-
-  host::prepareMemory(world_, testing::testOptions().firstSequence);
+  FCCL_TRY(engine_->share(*bootstrap_));
   firstCall_ = world_.callSequence;
   // No rank may write into another's memory before that is armed.
   return bootstrap_->agree(injectedFailure(testing::CreationStep::kMemory, rank()));
 }
 
 Status Communicator::look() {
-  facts_.slotBytes = world_.layout.slotBytes;
-  facts_.lamportSlotBytes = world_.layout.lamportSlotBytes;
   world_.wait.timeout = options_.initTimeout();
-  // More ranks than cores would measure the scheduler.
-  if (ranks() <= facts_.cores) facts_.flagNanoseconds = host::measureFlagNanoseconds(world_);
-  Status mine = injectedFailure(testing::CreationStep::kFacts, rank());
-  if (mine.ok() && world_.failure.kind != host::FailureKind::kNone) {
-    mine = failure(fcclRemoteError, "rank {} stopped answering while flags were timed.", world_.failure.rank);
-  }
+  Status mine = engine_->look(&facts_);
+  if (const Status injected = injectedFailure(testing::CreationStep::kFacts, rank()); !injected.ok()) mine = injected;
   world_.wait.timeout = std::chrono::milliseconds(options_.timeoutMs);
   return bootstrap_->agree(mine);
+}
+
+void Communicator::watch() {
+  if (!engine_->asynchronous()) return;
+  watcher_.emplace(kWatchPeriod, [this] {
+    try {
+      lookAfterEnqueued();
+    } catch (const std::exception&) {
+      return true;  // no memory for the sentence; the next look tries again
+    }
+    // Acquire: as in usable().
+    return state_.load(std::memory_order_acquire) != kFailed;
+  });
 }
 
 }  // namespace fccl

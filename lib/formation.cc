@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "transport/cuda_device.h"
 
 namespace fccl {
 namespace {
@@ -50,6 +51,28 @@ Result<std::unique_ptr<Communicator>> createOnThread(const fcclUniqueId& id, int
   }
 }
 
+// The GPU of each rank; HOST and a GPU that is named: all as `options` has it.
+Result<std::vector<Options>> spreadOverDevices(int ranks, Options options) {
+  const bool named = options.cudaDevice >= 0;
+  FCCL_TRY(chooseDevice(&options));
+  std::vector<Options> each(static_cast<size_t>(ranks), options);
+  if (options.deviceType != fcclDeviceCuda || named) return each;
+  FCCL_TRY_ASSIGN(const int devices, cudaDeviceCount());
+  if (ranks > devices && !options.allowSharedDevice) {
+    return failure(
+        fcclInvalidUsage,
+        "nranks is {}, and this process sees {} GPU{}; use fewer ranks, HOST (deviceType, FCCL_DEVICE=host), "
+        "or for tests allow several ranks on one GPU with allowSharedDevice (FCCL_ALLOW_SHARED_DEVICE=1).",
+        ranks, devices, devices == 1 ? "" : "s");
+  }
+  for (int r = 0; r < ranks; r++) {
+    Options& mine = each[static_cast<size_t>(r)];
+    mine.cudaDevice = r % devices;
+    FCCL_TRY(chooseDevice(&mine));
+  }
+  return each;
+}
+
 }  // namespace
 
 Status checkRanks(int ranks, int rank) {
@@ -69,6 +92,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> formInOneProcess(int ranks, c
     FCCL_WARN("bindCores has no effect in fcclCommInitAll: bind the threads that drive the ranks.");
   options.bindCores = false;
   options.rendezvous.clear();
+  FCCL_TRY_ASSIGN(const std::vector<Options> each, spreadOverDevices(ranks, options));
 
   fcclUniqueId id;
   FCCL_TRY(Bootstrap::createId(options.bootstrap(), &id));
@@ -76,7 +100,10 @@ Result<std::vector<std::unique_ptr<Communicator>>> formInOneProcess(int ranks, c
   {
     std::vector<std::jthread> threads;
     for (int r = 0; r < ranks; r++) {
-      threads.emplace_back([&, r] { made[static_cast<size_t>(r)] = createOnThread(id, r, ranks, options); });
+      threads.emplace_back([&, r] {
+        const auto at = static_cast<size_t>(r);
+        made[at] = createOnThread(id, r, ranks, each[at]);
+      });
     }
   }
   std::vector<std::unique_ptr<Communicator>> communicators;

@@ -12,7 +12,8 @@ namespace fccl {
 // fcclInvalidArgument for a rank count or rank that cannot be.
 Status checkRanks(int ranks, int rank);
 
-// All ranks of one group in this process, each made on a thread of its own. All or none.
+// All ranks of one group in this process, each made on a thread of its own. All or none. On CUDA rank r is on GPU r,
+// unless `options` name one.
 Result<std::vector<std::unique_ptr<Communicator>>> formInOneProcess(int ranks, const Options& options);
 
 // Collective over `parent`: this rank's communicator in the group of its color, NULL for FCCL_SPLIT_NOCOLOR. `wish` are

@@ -28,7 +28,8 @@ Status init(fcclComm_t* comm, int ranks, const fcclUniqueId& id, int rank, const
   FCCL_TRY(needPointer("comm", comm));
   *comm = nullptr;
   FCCL_TRY(checkRanks(ranks, rank));
-  FCCL_TRY_ASSIGN(const Options options, optionsFrom(config, Options()));
+  FCCL_TRY_ASSIGN(Options options, optionsFrom(config, Options()));
+  FCCL_TRY(chooseDevice(&options));
   FCCL_TRY_ASSIGN(std::unique_ptr<Communicator> communicator, Communicator::create(id, rank, ranks, options));
   *comm = makeHandle(std::move(communicator));
   return {};
@@ -48,8 +49,11 @@ Status splitInto(Communicator& parent, int color, int key, fcclComm_t* newComm, 
   FCCL_TRY(needPointer("newComm", newComm));
   *newComm = nullptr;
   FCCL_TRY(parent.usable());
-  const Result<Options> options =
+  Result<Options> options =
       config == nullptr ? Result<Options>(parent.options()) : optionsFrom(config, parent.options());
+  if (options.ok()) {
+    if (const Status device = chooseDevice(&options.value()); !device.ok()) options = device;
+  }
   FCCL_TRY_ASSIGN(std::unique_ptr<Communicator> communicator, split(parent, color, key, options));
   if (communicator != nullptr) *newComm = makeHandle(std::move(communicator));
   return {};
@@ -156,9 +160,9 @@ fcclResult_t fcclCommUserRank(fcclComm_t comm, int* rank) {
 }
 
 fcclResult_t fcclCommDevice(fcclComm_t comm, int* device) {
-  return withCommunicator("fcclCommDevice", comm, [&](Communicator&) -> Status {
+  return withCommunicator("fcclCommDevice", comm, [&](Communicator& communicator) -> Status {
     FCCL_TRY(needPointer("device", device));
-    *device = -1;
+    *device = communicator.device();
     return {};
   });
 }

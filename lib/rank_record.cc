@@ -67,6 +67,12 @@ std::string sharedMemoryText(int32_t value) {
 }
 std::string simdText(int32_t value) { return host::simdName(static_cast<host::Simd>(value)); }
 
+std::string deviceText(int32_t value) { return value == fcclDeviceCuda ? "CUDA" : "HOST"; }
+std::string cudaMemoryText(int32_t value) {
+  const auto way = static_cast<CudaMemoryWay>(value);
+  return way == CudaMemoryWay::kVmm ? "vmm" : way == CudaMemoryWay::kIpc ? "ipc" : "auto";
+}
+
 struct Field {
   const char* name;
   int32_t RankRecord::*value;
@@ -75,13 +81,31 @@ struct Field {
 
 constexpr Field kEqualFields[] = {
     {"The version of FCCL", &RankRecord::version, versionText},
-    {"deviceType", &RankRecord::deviceType, number},
+    {"deviceType (FCCL_DEVICE)", &RankRecord::deviceType, deviceText},
     {"strategy (FCCL_STRATEGY)", &RankRecord::strategy, strategyText},
     {"checkCalls (FCCL_CHECK)", &RankRecord::checkCalls, number},
     {"sharedMemory (FCCL_SHARED_MEMORY)", &RankRecord::sharedMemory, sharedMemoryText},
     {"slotBytes (FCCL_SLOT_BYTES)", &RankRecord::slotBytes, number},
     {"The instruction set (FCCL_SIMD)", &RankRecord::simd, simdText},
+    {"allowSharedDevice (FCCL_ALLOW_SHARED_DEVICE)", &RankRecord::allowSharedDevice, number},
+    {"cudaWorkspaceBytes (FCCL_CUDA_WORKSPACE_BYTES)", &RankRecord::cudaWorkspaceBytes, number},
+    {"FCCL_CUDA_MEMORY", &RankRecord::cudaMemory, cudaMemoryText},
 };
+
+Status agreeOnDevices(std::span<const RankRecord> records) {
+  if (records[0].deviceType != fcclDeviceCuda || records[0].allowSharedDevice != 0) return {};
+  for (size_t r = 1; r < records.size(); r++) {
+    for (size_t other = 0; other < r; other++) {
+      if (records[r].cudaUuid != records[other].cudaUuid) continue;
+      return failure(fcclInvalidUsage,
+                     "Rank {} and rank {} are on the same GPU ({}). Give each rank a GPU of its own: cudaSetDevice, or "
+                     "cudaDevice in the configuration, with its rank on the machine, or another CUDA_VISIBLE_DEVICES; "
+                     "for tests allow it with allowSharedDevice (FCCL_ALLOW_SHARED_DEVICE=1).",
+                     other, r, describeUuid(records[r].cudaUuid));
+    }
+  }
+  return {};
+}
 
 int countCores(const CoreMask& mask) {
   int count = 0;
@@ -91,7 +115,7 @@ int countCores(const CoreMask& mask) {
 
 }  // namespace
 
-RankRecord makeRankRecord(const Options& options) {
+Result<RankRecord> makeRankRecord(const Options& options) {
   RankRecord record;
   record.version = FCCL_VERSION_CODE;
   record.deviceType = options.deviceType;
@@ -100,6 +124,12 @@ RankRecord makeRankRecord(const Options& options) {
   record.sharedMemory = options.sharedMemory;
   record.slotBytes = options.slotBytes;
   record.simd = static_cast<int32_t>(options.simd);
+  record.allowSharedDevice = options.allowSharedDevice ? 1 : 0;
+  record.cudaWorkspaceBytes = options.cudaWorkspaceBytes;
+  record.cudaMemory = static_cast<int32_t>(options.cudaMemory);
+  if (options.deviceType == fcclDeviceCuda) {
+    FCCL_TRY_ASSIGN(record.cudaUuid, cudaUuid(options.cudaDevice));
+  }
   record.cacheBytes = lastLevelCacheBytes();
   record.coresPerCache = coresOfLastLevelCache();
   const std::string id = bootId();
@@ -119,10 +149,10 @@ Status agreeOnRecords(std::span<const RankRecord> records) {
     }
     if (records[r].bootId != records[0].bootId) {
       return failure(fcclInvalidArgument,
-                     "Rank 0 and rank {} run on different machines; a HOST communicator needs all ranks on one.", r);
+                     "Rank 0 and rank {} run on different machines; a communicator needs all ranks on one.", r);
     }
   }
-  return {};
+  return agreeOnDevices(records);
 }
 
 Neighbours sameCores(std::span<const RankRecord> records, int rank) {
@@ -142,6 +172,16 @@ int coresOfAll(std::span<const RankRecord> records) {
     for (size_t i = 0; i < all.size(); i++) all[i] |= record.cores[i];
   }
   return std::max(1, countCores(all));
+}
+
+int ranksPerDevice(std::span<const RankRecord> records) {
+  if (records[0].deviceType != fcclDeviceCuda) return 1;
+  const auto sharing = [&](const RankRecord& record) {
+    return std::ranges::count(records, record.cudaUuid, &RankRecord::cudaUuid);
+  };
+  int most = 1;
+  for (const RankRecord& record : records) most = std::max(most, static_cast<int>(sharing(record)));
+  return most;
 }
 
 size_t cacheBytesPerRank(std::span<const RankRecord> records) {

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "lib/config.h"
+#include "transport/cuda_device.h"
 
 namespace fccl {
 
@@ -22,16 +23,21 @@ struct RankRecord {
   int32_t sharedMemory = 0;
   int32_t slotBytes = 0;
   int32_t simd = 0;
+  int32_t allowSharedDevice = 0;
+  int32_t cudaWorkspaceBytes = 0;
+  int32_t cudaMemory = 0;
+  CudaUuid cudaUuid{};            // of the rank's GPU; HOST: zero
   uint64_t cacheBytes = 0;        // of the last-level cache; may differ
   uint64_t coresPerCache = 0;     // may differ
   std::array<char, 64> bootId{};  // empty where unknown
   CoreMask cores{};               // empty where unknown; may differ
 };
 
-RankRecord makeRankRecord(const Options& options);
+// Fails where the rank's GPU does not tell who it is.
+Result<RankRecord> makeRankRecord(const Options& options);
 
 // Everybody has the same records, so everybody comes to the same result: fcclInvalidArgument names the field, two ranks
-// and their values.
+// and their values; fcclInvalidUsage two ranks that are on one GPU without allowSharedDevice.
 Status agreeOnRecords(std::span<const RankRecord> records);
 
 // How a rank stands among those that may use the same cores.
@@ -43,6 +49,9 @@ Neighbours sameCores(std::span<const RankRecord> records, int rank);
 
 // Cores that at least one rank may use; at least 1.
 int coresOfAll(std::span<const RankRecord> records);
+
+// The most ranks that one GPU has; 1 on HOST.
+int ranksPerDevice(std::span<const RankRecord> records);
 
 // A rank's part of the last-level cache, the smallest of all ranks.
 size_t cacheBytesPerRank(std::span<const RankRecord> records);

@@ -27,8 +27,8 @@ bool isDataType(int dtype) { return dtype >= fcclInt8 && dtype <= fcclBfloat16; 
 bool isScaleLayout(int layout) { return layout >= fcclScaleSwizzled128x4 && layout <= fcclScaleLinear; }
 bool isFusedDataType(int dtype) { return dtype == fcclFloat32 || dtype == fcclFloat16 || dtype == fcclBfloat16; }
 
-Status checkStream(fcclStream_t stream) {
-  if (stream == nullptr) return {};
+Status checkStream(fcclStream_t stream, fcclDeviceType_t device) {
+  if (stream == nullptr || device == fcclDeviceCuda) return {};
   return failure(fcclInvalidArgument, "stream is {}; a HOST communicator has no streams, pass NULL.",
                  static_cast<const void*>(stream));
 }
@@ -239,7 +239,7 @@ Status checkPattern(int pattern) {
 }  // namespace
 
 Status checkAllReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDataType_t datatype, fcclRedOp_t op,
-                      fcclStream_t stream, CheckedCall* checked) {
+                      fcclStream_t stream, fcclDeviceType_t device, CheckedCall* checked) {
   if (!isDataType(number(datatype))) {
     return failure(fcclInvalidArgument, "datatype is {}; it must be from {} to {} (fcclDataType_t).", number(datatype),
                    static_cast<int>(fcclInt8), static_cast<int>(fcclBfloat16));
@@ -248,7 +248,8 @@ Status checkAllReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDa
     return failure(fcclInvalidArgument, "op is {}; it must be from {} to {} (fcclRedOp_t).", number(op),
                    static_cast<int>(fcclSum), static_cast<int>(fcclAvg));
   }
-  FCCL_TRY(checkStream(stream));
+  FCCL_TRY(checkStream(stream, device));
+  checked->stream = stream;
   const size_t elementBytes = host::dtypeBytes(datatype);
   if (count > static_cast<size_t>(kMaxBytes) / elementBytes) {
     return failure(fcclInvalidArgument, "count {} * {} bytes is more than {} bytes.", count, elementBytes, kMaxBytes);
@@ -272,11 +273,13 @@ Status checkAllReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDa
   return {};
 }
 
-Status checkAllReduceFused(const fcclFusedArgs_t* args, fcclStream_t stream, CheckedCall* checked) {
+Status checkAllReduceFused(const fcclFusedArgs_t* args, fcclStream_t stream, fcclDeviceType_t device,
+                           CheckedCall* checked) {
   if (args == nullptr) return failure(fcclInvalidArgument, "args is NULL.");
   FCCL_TRY(checkHeader(*args, "fcclFusedArgs_t", "FCCL_FUSED_ARGS_INITIALIZER", FCCL_FUSED_ARGS_MAGIC,
                        FCCL_FUSED_ARGS_VERSION));
-  FCCL_TRY(checkStream(stream));
+  FCCL_TRY(checkStream(stream, device));
+  checked->stream = stream;
   FCCL_TRY(checkPattern(number(args->pattern)));
   return FusedCheck(*args, checked).run();
 }

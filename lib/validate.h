@@ -16,15 +16,18 @@ struct CheckedCall {
   fcclStrategy_t strategy = fcclStrategyAuto;
   int64_t tokens = 0;
   int64_t hidden = 0;
+  fcclStream_t stream = nullptr;
   host::Call call;
 
   bool empty() const { return tokens == 0 || hidden == 0; }
   bool norm() const { return call.rows.weight != nullptr; }
 };
 
+// `device`: of the communicator; HOST has no streams.
 Status checkAllReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDataType_t datatype, fcclRedOp_t op,
-                      fcclStream_t stream, CheckedCall* checked);
-Status checkAllReduceFused(const fcclFusedArgs_t* args, fcclStream_t stream, CheckedCall* checked);
+                      fcclStream_t stream, fcclDeviceType_t device, CheckedCall* checked);
+Status checkAllReduceFused(const fcclFusedArgs_t* args, fcclStream_t stream, fcclDeviceType_t device,
+                           CheckedCall* checked);
 
 // As fcclQuantScaleBytes.
 Status quantScaleBytes(int64_t tokens, int64_t hidden, fcclFusionPattern_t pattern, fcclScaleLayout_t layout,

@@ -25,11 +25,7 @@ Status registerWindow(Communicator& communicator, void* buff, size_t size, fcclW
   if (flags != 0) return failure(fcclInvalidArgument, "flags is {:#x}; none is defined yet, it must be 0.", flags);
   FCCL_TRY(communicator.usable());
   FCCL_TRY(agreeOn(communicator, "size", size));
-  HostMemoryOptions options;
-  options.provider = communicator.options().sharedMemory;
-  options.timeout = communicator.options().initTimeout();
-  FCCL_TRY_ASSIGN(std::unique_ptr<SymmetricMemory> memory,
-                  mapHostWindow(communicator.bootstrap(), buff, size, options));
+  FCCL_TRY_ASSIGN(std::unique_ptr<SymmetricMemory> memory, communicator.mapWindow(buff, size));
   *window = communicator.windows().add(std::move(memory), buff, size, communicator.rank(), communicator.ranks());
   return {};
 }
@@ -47,20 +43,37 @@ Status deregisterWindow(Communicator& communicator, fcclWindow_t window) {
   return {};
 }
 
+Status allocate(void** ptr, size_t size, fcclDeviceType_t deviceType) {
+  if (ptr == nullptr) return failure(fcclInvalidArgument, "ptr is NULL.");
+  *ptr = nullptr;
+  if (size == 0) return failure(fcclInvalidArgument, "size is 0.");
+  fcclConfig_t config = FCCL_CONFIG_INITIALIZER;
+  config.deviceType = deviceType;
+  FCCL_TRY_ASSIGN(Environment environment, Environment::read());
+  // Who names the device does not mean the environment's.
+  if (deviceType != fcclDeviceAuto) environment.deviceType.reset();
+  FCCL_TRY_ASSIGN(Options options, resolveOptions(&config, environment, Options()));
+  FCCL_TRY(chooseDevice(&options));
+  const bool cuda = options.deviceType == fcclDeviceCuda;
+  FCCL_TRY_ASSIGN(*ptr, cuda ? allocateCudaWindowMemory(size) : allocateWindowMemory(size));
+  return {};
+}
+
 }  // namespace
 
 fcclResult_t fcclMemAlloc(void** ptr, size_t size) {
-  return boundary("fcclMemAlloc", nullptr, [&]() -> Status {
-    if (ptr == nullptr) return failure(fcclInvalidArgument, "ptr is NULL.");
-    *ptr = nullptr;
-    if (size == 0) return failure(fcclInvalidArgument, "size is 0.");
-    FCCL_TRY_ASSIGN(*ptr, allocateWindowMemory(size));
-    return {};
-  });
+  return boundary("fcclMemAlloc", nullptr, [&] { return allocate(ptr, size, fcclDeviceAuto); });
+}
+
+fcclResult_t fcclMemAllocOn(void** ptr, size_t size, fcclDeviceType_t deviceType) {
+  return boundary("fcclMemAllocOn", nullptr, [&] { return allocate(ptr, size, deviceType); });
 }
 
 fcclResult_t fcclMemFree(void* ptr) {
-  return boundary("fcclMemFree", nullptr, [&] { return ptr == nullptr ? Status() : freeWindowMemory(ptr); });
+  return boundary("fcclMemFree", nullptr, [&]() -> Status {
+    if (ptr == nullptr || freeCudaWindowMemory(ptr)) return {};
+    return freeWindowMemory(ptr);
+  });
 }
 
 fcclResult_t fcclCommWindowRegister(fcclComm_t comm, void* buff, size_t size, fcclWindow_t* window, int flags) {

@@ -29,6 +29,7 @@ bool takesLamport(const Query& query, const Facts& facts) {
 Reason eligible(const Query&, const Facts&) { return {}; }
 
 size_t workspace(const Query& query, const Facts& facts) {
+  if (facts.device == fcclDeviceCuda) return cudaWorkspace(cuda::Protocol::kOneshot, query, facts);
   if (takesLamport(query, facts)) {
     return static_cast<size_t>(facts.ranks) * host::kRingSlots * (facts.lamportSlotBytes + host::kSlotPad);
   }
@@ -36,6 +37,7 @@ size_t workspace(const Query& query, const Facts& facts) {
 }
 
 Plan plan(const Query& query, const Facts& facts) {
+  if (facts.device == fcclDeviceCuda) return planOnCuda(fcclStrategyOneshot, host::Protocol::kOneshot);
   return planOneshot(query, facts, takesLamport(query, facts) ? host::Wire::kLamport : host::Wire::kFlags);
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "fccl.h"
+#include "kernels/cuda/launch_plan.h"
 #include "kernels/host/host_kernels.h"
 
 namespace fccl {
@@ -12,6 +13,8 @@ namespace fccl {
 // What is known of a communicator when a plan is made; agreed over all ranks at initialisation, so that all ranks
 // decide alike.
 struct Facts {
+  fcclDeviceType_t device = fcclDeviceHost;
+  int ranksPerDevice = 1;  // CUDA: the most that one GPU has
   int ranks = 1;
   int cores = 1;  // that the ranks of this machine may use
   size_t slotBytes = 0;
@@ -26,6 +29,8 @@ struct Query {
   fcclDataType_t dtype = fcclFloat32;
   fcclRedOp_t op = fcclSum;
   bool norm = false;
+  QuantKind quant = QuantKind::kNone;
+  bool packsAligned = false;    // all rows begin at multiples of 16 bytes (may differ between ranks)
   bool outputsAligned = false;  // all outputs and row lengths multiples of 64 bytes (may differ between ranks)
   bool inputInWindow = false;
   bool outputInWindow = false;
@@ -33,10 +38,12 @@ struct Query {
   int64_t cols = 0;
 };
 
-// How a call is carried out. Kept per shape by the communicator.
+// How a call is carried out. Kept per shape by the communicator. On CUDA the strategy and the protocol are planned
+// here, and the engine adds the launch.
 struct Plan {
   fcclStrategy_t strategy = fcclStrategyAuto;
   host::Protocol protocol = host::Protocol::kOneshot;
+  cuda::Launch launch;
   host::Wire wire = host::Wire::kFlags;
   host::Kernel kernel = nullptr;
   host::Shape shape;
@@ -50,11 +57,15 @@ struct StrategyRow {
   fcclStrategy_t id;
   const char* name;       // "ONESHOT"
   const char* mechanism;  // one line for the documentation table
+  // Of calls that the communicator's device can do at all.
   Reason (*eligible)(const Query& query, const Facts& facts);
   // Bytes of symmetric memory per rank that the strategy uses for this query.
   size_t (*workspace)(const Query& query, const Facts& facts);
   Plan (*plan)(const Query& query, const Facts& facts);
 };
+
+// Why no strategy of the communicator's device can do this, or empty.
+Reason notOnDevice(const Query& query, const Facts& facts);
 
 std::span<const StrategyRow> strategies();
 // NULL where there is no such row.

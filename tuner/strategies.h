@@ -15,6 +15,10 @@ extern const StrategyRow kUserBufferRow;
 Plan planOneshot(const Query& query, const Facts& facts, host::Wire wire);
 Plan planTwoshot(const Query& query, const Facts& facts, host::Wire wire);
 
+// ONESHOT and TWOSHOT on CUDA.
+size_t cudaWorkspace(cuda::Protocol protocol, const Query& query, const Facts& facts);
+Plan planOnCuda(fcclStrategy_t strategy, host::Protocol protocol);
+
 // Below this one-way time of a flag, two ranks share a cache.
 constexpr double kNearNanoseconds = 150;
 inline bool ranksAreNear(const Facts& facts) { return facts.flagNanoseconds < kNearNanoseconds; }

@@ -17,11 +17,13 @@ bool hasShares(const Query& query, const Facts& facts) {
 Reason eligible(const Query&, const Facts&) { return {}; }
 
 size_t workspace(const Query& query, const Facts& facts) {
+  if (facts.device == fcclDeviceCuda) return cudaWorkspace(cuda::Protocol::kTwoshot, query, facts);
   if (!hasShares(query, facts)) return kOneshotRow.workspace(query, facts);
   return size_t{host::kChannels} * host::kRingSlots * (facts.slotBytes + host::kSlotPad);
 }
 
 Plan plan(const Query& query, const Facts& facts) {
+  if (facts.device == fcclDeviceCuda) return planOnCuda(fcclStrategyTwoshot, host::Protocol::kTwoshot);
   if (hasShares(query, facts)) return planTwoshot(query, facts, host::Wire::kFlags);
   Plan plan = kOneshotRow.plan(query, facts);
   plan.strategy = fcclStrategyTwoshot;

@@ -4,7 +4,8 @@
 namespace fccl {
 namespace {
 
-Reason eligible(const Query& query, const Facts&) {
+Reason eligible(const Query& query, const Facts& facts) {
+  if (facts.device == fcclDeviceCuda) return "UB is not on CUDA yet; ONESHOT and TWOSHOT are.";
   if (!query.inputInWindow) {
     return "UB needs the input in a window of this communicator (fcclMemAlloc, fcclCommWindowRegister), and with a "
            "norm no "

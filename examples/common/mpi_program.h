@@ -80,8 +80,11 @@ class MpiSession {
 // The communicator over all ranks of MPI_COMM_WORLD.
 class Communicator {
  public:
+  // NULL: on HOST, with default settings.
   explicit Communicator(const fcclConfig_t* config = nullptr) {
-    CHECK_FCCL(nullptr, fcclCommInitMpi(&comm_, MPI_COMM_WORLD, config));
+    fcclConfig_t host = FCCL_CONFIG_INITIALIZER;
+    host.deviceType = fcclDeviceHost;
+    CHECK_FCCL(nullptr, fcclCommInitMpi(&comm_, MPI_COMM_WORLD, config != nullptr ? config : &host));
   }
   ~Communicator() { CHECK_FCCL(nullptr, fcclCommDestroy(comm_)); }
   Communicator(const Communicator&) = delete;

@@ -24,7 +24,9 @@ static void* rankMain(void* argument) {
 
 int main(void) {
   pthread_t threads[4];
-  FCCL(fcclCommInitAll(comms, 4, NULL));
+  fcclConfig_t config = FCCL_CONFIG_INITIALIZER;
+  config.deviceType = fcclDeviceHost;
+  FCCL(fcclCommInitAll(comms, 4, &config));
   for (int i = 0; i < 4; i++) CHECK(!pthread_create(&threads[i], NULL, rankMain, &comms[i]), "no thread");
   for (int i = 0; i < 4; i++) CHECK(!pthread_join(threads[i], NULL), "not joined");
 }

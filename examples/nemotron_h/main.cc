@@ -287,6 +287,7 @@ void printSaving(const Options& options, double fusedUs, double unfusedUs) {
 
 bool run(const Options& options, const MpiSession& mpi) {
   fcclConfig_t config = FCCL_CONFIG_INITIALIZER;
+  config.deviceType = fcclDeviceHost;
   config.strategy = kStrategies.at(options.strategy);  // for the plain all-reduce and the fused one alike
   const Communicator comm(&config);
   if (mpi.rank() == 0) printSetting(options, mpi);

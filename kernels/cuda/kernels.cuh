@@ -1,65 +1,56 @@
-// The kernels of one data type: protocol texts instantiated for the CUDA team, and their launch.
+// The kernels of one data type and one list of forms.
 #pragma once
 
-#include "kernels/cuda/cuda_kernels.h"
+#include <utility>
+
 #include "kernels/cuda/team.cuh"
 #include "kernels/oneshot.h"
 #include "kernels/twoshot.h"
 
 namespace fccl::cuda {
 
-constexpr int kMaxPacksPerThread = 4;
+// What of a pattern is compiled in: whether there is a norm, and NVFP4, whose code is long.
+template <bool hasNorm, bool nvfp4>
+struct KernelPattern : RuntimePattern<hasNorm> {
+  static FCCL_TEAM_FN QuantKind quant(const RowArgs& a) {
+    if (nvfp4) return QuantKind::kNvfp4;
+    return a.quant == QuantKind::kNone ? QuantKind::kNone : QuantKind::kFp8;
+  }
+};
 
 // Arguments stay in constant memory: a copy indexed by rank would get a frame in local memory.
-template <class D, Protocol protocol, bool norm, int packsPerThread, bool aligned>
-__global__ void collectiveKernel(const __grid_constant__ CudaWorld world, const __grid_constant__ RowArgs rows) {
-  __shared__ float partials[32 * kMaxPacksPerThread];
-  __shared__ uint32_t epoch;
-  BlockTeam<D, packsPerThread, aligned> team(world, rows, partials, &epoch);
-  if constexpr (protocol == Protocol::kOneshot) oneshot<RuntimePattern<norm>>(team, rows);
-  if constexpr (protocol == Protocol::kTwoshot) twoshot<RuntimePattern<norm>>(team, rows);
+template <class D, uint32_t code>
+__global__ void __launch_bounds__(Form::of(code).maxThreads(), Form::of(code).minBlocks())
+    collectiveKernel(const __grid_constant__ typename RowTeam<D, code>::KernelWorld world,
+                     const __grid_constant__ RowArgs rows) {
+  __shared__ typename RowTeam<D, code>::Memory memory;
+  RowTeam<D, code> team(world, rows, memory);
+  constexpr Form form = RowTeam<D, code>::form;
+  using Pattern = KernelPattern<form.norm, form.nvfp4>;
+  if constexpr (form.protocol == Protocol::kOneshot) oneshot<Pattern>(team, rows);
+  if constexpr (form.protocol == Protocol::kTwoshot) twoshot<Pattern>(team, rows);
 }
 
-template <class D, Protocol protocol, bool norm>
-cudaError_t launchPattern(const CudaWorld& world, const RowArgs& rows, const LaunchShape& shape, bool aligned,
-                          cudaStream_t stream) {
-  const int64_t packs = (rows.cols + D::kElements - 1) / D::kElements;
-  const auto run = [&](auto kernel) {
-    kernel<<<shape.blocks, shape.threads, 0, stream>>>(world, rows);
-    return cudaGetLastError();
+template <class D, const auto& forms, size_t... i>
+const void* findAmong(const Form& form, std::index_sequence<i...>) {
+  const void* kernel = nullptr;
+  const auto look = [&]<uint32_t code>() {
+    if (code == form.code()) kernel = reinterpret_cast<const void*>(&collectiveKernel<D, code>);
   };
-  if (packs <= shape.threads && aligned) return run(collectiveKernel<D, protocol, norm, 1, true>);
-  if (packs <= shape.threads * kMaxPacksPerThread) {
-    return aligned ? run(collectiveKernel<D, protocol, norm, kMaxPacksPerThread, true>)
-                   : run(collectiveKernel<D, protocol, norm, kMaxPacksPerThread, false>);
-  }
-  return cudaErrorInvalidValue;
+  (look.template operator()<forms[i].code()>(), ...);
+  return kernel;
+}
+template <class D, const auto& forms>
+const void* findAmong(const Form& form) {
+  return findAmong<D, forms>(form, std::make_index_sequence<sizeof(forms) / sizeof(Form)>{});
 }
 
+// One file for each, so that they are compiled side by side.
 template <class D>
-cudaError_t launchType(Protocol protocol, const CudaWorld& world, const RowArgs& rows, const LaunchShape& shape,
-                       cudaStream_t stream) {
-  constexpr size_t kBytes = 16 / D::kElements;
-  if (epochBytes(world.ranks, rows.rows, rows.cols, kBytes) > world.epochBytes) return cudaErrorInvalidValue;
-  bool aligned = rows.cols % D::kElements == 0;
-  for (const void* p : {rows.input, rows.residual, rows.weight, static_cast<const void*>(rows.reducedOut),
-                        static_cast<const void*>(rows.residualOut), static_cast<const void*>(rows.normOut)}) {
-    aligned = aligned && reinterpret_cast<uintptr_t>(p) % 16 == 0;
-  }
-  const bool norm = rows.weight != nullptr;
-  if (protocol == Protocol::kOneshot) {
-    return norm ? launchPattern<D, Protocol::kOneshot, true>(world, rows, shape, aligned, stream)
-                : launchPattern<D, Protocol::kOneshot, false>(world, rows, shape, aligned, stream);
-  }
-  return norm ? launchPattern<D, Protocol::kTwoshot, true>(world, rows, shape, aligned, stream)
-              : launchPattern<D, Protocol::kTwoshot, false>(world, rows, shape, aligned, stream);
-}
-
-cudaError_t launchBf16(Protocol protocol, const CudaWorld& world, const RowArgs& rows, const LaunchShape& shape,
-                       cudaStream_t stream);
-cudaError_t launchFp16(Protocol protocol, const CudaWorld& world, const RowArgs& rows, const LaunchShape& shape,
-                       cudaStream_t stream);
-cudaError_t launchFp32(Protocol protocol, const CudaWorld& world, const RowArgs& rows, const LaunchShape& shape,
-                       cudaStream_t stream);
+const void* findClusterKernel(const Form& form);
+template <class D>
+const void* findRowKernel(const Form& form);
+template <class D>
+const void* findPlainKernel(const Form& form);
 
 }  // namespace fccl::cuda

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <span>
+
 #include "kernels/cuda/kernels.cuh"
 
 namespace fccl::cuda {
@@ -10,23 +13,105 @@ __global__ void armKernel(uint4* words, uint64_t count) {
   }
 }
 
+template <class D>
+const void* findTyped(const Form& form) {
+  if (form.cluster) return findClusterKernel<D>(form);
+  if (form.norm && form.protocol == Protocol::kOneshot) return findRowKernel<D>(form);
+  return findPlainKernel<D>(form);
+}
+
+size_t elementBytes(fcclDataType_t dtype) { return dtype == fcclFloat32 ? 4 : 2; }
+
+cudaError_t enqueue(const Launch& launch, const CudaWorld& world, const RowArgs& rows, cudaStream_t stream) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(launch.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(launch.threads));
+  config.stream = stream;
+  cudaLaunchAttribute attributes[2];
+  config.attrs = attributes;
+  if (launch.cluster != 0) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(launch.cluster), 1, 1};
+  }
+  if (launch.programmatic) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  void* arguments[] = {const_cast<CudaWorld*>(&world), const_cast<RowArgs*>(&rows)};
+  return cudaLaunchKernelExC(&config, launch.kernel, arguments);
+}
+
+const char* advanced(const void* p, int64_t bytes) {
+  return p == nullptr ? nullptr : static_cast<const char*>(p) + bytes;
+}
+template <class T>
+void advance(T*& p, int64_t bytes) {
+  p = reinterpret_cast<T*>(const_cast<char*>(advanced(p, bytes)));
+}
+
+// Rows [first, first + count) of a call with norm; without, columns.
+RowArgs partOf(const RowArgs& all, int64_t first, int64_t count, int64_t bytesPerElement) {
+  RowArgs part = all;
+  const bool norm = all.weight != nullptr;
+  const int64_t elements = norm ? first * all.cols : first;
+  for (void** p : {const_cast<void**>(&part.input), const_cast<void**>(&part.residual), &part.reducedOut,
+                   &part.residualOut, &part.normOut}) {
+    advance(*p, elements * bytesPerElement);
+  }
+  advance(part.quantOut, all.quant == QuantKind::kNvfp4 ? elements / 2 : elements);
+  if (norm) {
+    part.rows = count;
+    part.firstRow = first;
+  } else {
+    part.cols = count;
+  }
+  return part;
+}
+
 }  // namespace
+
+const void* findKernel(fcclDataType_t dtype, const Form& form) {
+  switch (dtype) {
+    case fcclBfloat16: return findTyped<Bf16>(form);
+    case fcclFloat16: return findTyped<Fp16>(form);
+    case fcclFloat32: return findTyped<Fp32>(form);
+    default: return nullptr;
+  }
+}
+
+cudaError_t load() {
+  for (const fcclDataType_t dtype : {fcclBfloat16, fcclFloat16, fcclFloat32}) {
+    for (const std::span<const Form> forms : {std::span<const Form>(kClusterForms), {kRowForms}, {kPlainForms}}) {
+      for (const Form& form : forms) {
+        cudaFuncAttributes attributes;
+        const cudaError_t error = cudaFuncGetAttributes(&attributes, findKernel(dtype, form));
+        if (error != cudaSuccess) return error;
+      }
+    }
+  }
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, armKernel);
+}
 
 cudaError_t arm(char* memory, uint64_t bytes, cudaStream_t stream) {
   armKernel<<<256, 256, 0, stream>>>(reinterpret_cast<uint4*>(memory), bytes / 16);
   return cudaGetLastError();
 }
 
-cudaError_t launch(Protocol protocol, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,
-                   const LaunchShape& shape, cudaStream_t stream) {
-  if (shape.threads % 32 != 0 || shape.threads <= 0 || shape.threads > 1024 || shape.blocks <= 0)
-    return cudaErrorInvalidValue;
-  switch (dtype) {
-    case fcclBfloat16: return launchBf16(protocol, world, rows, shape, stream);
-    case fcclFloat16: return launchFp16(protocol, world, rows, shape, stream);
-    case fcclFloat32: return launchFp32(protocol, world, rows, shape, stream);
-    default: return cudaErrorInvalidValue;
+cudaError_t launch(const Launch& launch, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,
+                   cudaStream_t stream) {
+  const int64_t total = rows.weight != nullptr ? rows.rows : rows.cols;
+  RowArgs all = rows;
+  all.allRows = rows.rows;
+  if (total <= launch.rowsPerLaunch) return enqueue(launch, world, all, stream);
+  for (int64_t first = 0; first < total; first += launch.rowsPerLaunch) {
+    const RowArgs part =
+        partOf(all, first, std::min(launch.rowsPerLaunch, total - first), static_cast<int64_t>(elementBytes(dtype)));
+    if (const cudaError_t error = enqueue(launch, world, part, stream); error != cudaSuccess) return error;
   }
+  return cudaSuccess;
 }
 
 }  // namespace fccl::cuda

@@ -1,4 +1,4 @@
-// 16-byte packs in registers: number types, loads and stores to memory that peers see, and to memory that they do not.
+// 16-byte packs in registers: number types, and loads and stores of the caller's memory.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -42,17 +42,31 @@ FCCL_TEAM_FN Floats<n> operator*(Floats<n> a, float b) {
 
 struct Fp32 {
   static constexpr int kElements = 4;
+  static constexpr uint32_t kInfinityBits = 0x7f800000u;
   static FCCL_TEAM_FN Floats<4> widen(Raw raw) {
     return {{__uint_as_float(raw.words[0]), __uint_as_float(raw.words[1]), __uint_as_float(raw.words[2]),
              __uint_as_float(raw.words[3])}};
   }
+  // Rounded sum of two packs.
+  static FCCL_TEAM_FN Raw add(Raw a, Raw b) { return narrow(widen(a) + widen(b)); }
   static FCCL_TEAM_FN Raw narrow(Floats<4> f) {
     return {{__float_as_uint(f.v[0]), __float_as_uint(f.v[1]), __float_as_uint(f.v[2]), __float_as_uint(f.v[3])}};
   }
 };
 
 struct Bf16 {
+  // Two at a time, with one rounding. The fp32 sum is inexact only where one element is below 2^-16 of the other, and
+  // then rounds to the larger one either way: the same bits.
+  static FCCL_TEAM_FN Raw add(Raw a, Raw b) {
+    Raw sum;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum.words[i]) : "r"(a.words[i]), "r"(0x3f803f80u), "r"(b.words[i]));
+    }
+    return sum;
+  }
   static constexpr int kElements = 8;
+  static constexpr uint32_t kInfinityBits = 0x7f80u;
   static FCCL_TEAM_FN Floats<8> widen(Raw raw) {
     Floats<8> f;
 #pragma unroll
@@ -74,7 +88,15 @@ struct Bf16 {
 };
 
 struct Fp16 {
+  // As for bf16.
+  static FCCL_TEAM_FN Raw add(Raw a, Raw b) {
+    Raw sum;
+#pragma unroll
+    for (int i = 0; i < 4; i++) asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum.words[i]) : "r"(a.words[i]), "r"(b.words[i]));
+    return sum;
+  }
   static constexpr int kElements = 8;
+  static constexpr uint32_t kInfinityBits = 0x7c00u;
   static FCCL_TEAM_FN Floats<8> widen(Raw raw) {
     Floats<8> f;
 #pragma unroll
@@ -98,75 +120,61 @@ struct Fp16 {
   }
 };
 
-// Relaxed at system scope: each word is its own flag, nothing else hangs on it. PTX promises 16-byte accesses only in
-// pieces, so readers look at every word.
-FCCL_TEAM_FN Raw loadSlot(const char* at) {
-  Raw raw;
-  asm volatile("ld.relaxed.sys.global.v4.b32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(raw.words[0]), "=r"(raw.words[1]), "=r"(raw.words[2]), "=r"(raw.words[3])
-               : "l"(at)
-               : "memory");
-  return raw;
-}
-FCCL_TEAM_FN void storeSlot(char* at, Raw raw) {
-  asm volatile("st.relaxed.sys.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(at), "r"(raw.words[0]), "r"(raw.words[1]),
-               "r"(raw.words[2]), "r"(raw.words[3])
-               : "memory");
-}
-
-FCCL_TEAM_FN bool holdsSentinel(Raw raw) {
-  return raw.words[0] == kSentinel || raw.words[1] == kSentinel || raw.words[2] == kSentinel ||
-         raw.words[3] == kSentinel;
-}
-FCCL_TEAM_FN Raw withoutSentinel(Raw raw) {
-#pragma unroll
-  for (int i = 0; i < 4; i++) raw.words[i] = raw.words[i] == kSentinel ? 0u : raw.words[i];
-  return raw;
-}
-
-// A pack of the row: `elements` of it are inside the row.
+// A pack of the row; `elements` of it are inside the row, none where the row ends before.
 struct Pack {
   int index;
   int elements;
 };
 
-// The caller's memory. Whole packs where rows are 16-byte aligned, else element by element.
-template <class D, bool aligned>
+// How rows lie in the caller's memory.
+enum class Edge : uint8_t {
+  kWhole,  // 16-byte aligned, whole packs
+  kTail,   // 16-byte aligned, the last pack may be cut
+  kAny     // element by element
+};
+
+// Packs outside of the row read as zero and are not written.
+template <class D, Edge edge>
 FCCL_TEAM_FN Raw loadUser(const char* row, Pack p) {
   constexpr int kBytes = 16 / D::kElements;
-  if (aligned && p.elements == D::kElements) {
-    const uint4 v = *reinterpret_cast<const uint4*>(row + static_cast<int64_t>(p.index) * 16);
+  const char* pack = row + static_cast<uint64_t>(static_cast<uint32_t>(p.index)) * 16;
+  Raw raw{};
+  if (edge == Edge::kWhole ? p.elements > 0 : edge == Edge::kTail && p.elements == D::kElements) {
+    const uint4 v = *reinterpret_cast<const uint4*>(pack);
     return {{v.x, v.y, v.z, v.w}};
   }
-  Raw raw{};
+  if constexpr (edge != Edge::kWhole) {
 #pragma unroll
-  for (int i = 0; i < D::kElements; i++) {
-    if (i >= p.elements) continue;
-    const char* at = row + static_cast<int64_t>(p.index) * 16 + i * kBytes;
-    if constexpr (kBytes == 4) {
-      raw.words[i] = *reinterpret_cast<const uint32_t*>(at);
-    } else {
-      raw.words[i / 2] |= static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(at)) << (i % 2 * 16);
+    for (int i = 0; i < D::kElements; i++) {
+      if (i >= p.elements) continue;
+      const char* at = pack + i * kBytes;
+      if constexpr (kBytes == 4) {
+        raw.words[i] = *reinterpret_cast<const uint32_t*>(at);
+      } else {
+        raw.words[i / 2] |= static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(at)) << (i % 2 * 16);
+      }
     }
   }
   return raw;
 }
-template <class D, bool aligned>
+template <class D, Edge edge>
 FCCL_TEAM_FN void storeUser(char* row, Pack p, Raw raw) {
   constexpr int kBytes = 16 / D::kElements;
-  if (aligned && p.elements == D::kElements) {
-    *reinterpret_cast<uint4*>(row + static_cast<int64_t>(p.index) * 16) =
-        make_uint4(raw.words[0], raw.words[1], raw.words[2], raw.words[3]);
+  char* pack = row + static_cast<uint64_t>(static_cast<uint32_t>(p.index)) * 16;
+  if (edge == Edge::kWhole ? p.elements > 0 : edge == Edge::kTail && p.elements == D::kElements) {
+    *reinterpret_cast<uint4*>(pack) = make_uint4(raw.words[0], raw.words[1], raw.words[2], raw.words[3]);
     return;
   }
+  if constexpr (edge != Edge::kWhole) {
 #pragma unroll
-  for (int i = 0; i < D::kElements; i++) {
-    if (i >= p.elements) continue;
-    char* at = row + static_cast<int64_t>(p.index) * 16 + i * kBytes;
-    if constexpr (kBytes == 4) {
-      *reinterpret_cast<uint32_t*>(at) = raw.words[i];
-    } else {
-      *reinterpret_cast<uint16_t*>(at) = static_cast<uint16_t>(raw.words[i / 2] >> (i % 2 * 16));
+    for (int i = 0; i < D::kElements; i++) {
+      if (i >= p.elements) continue;
+      char* at = pack + i * kBytes;
+      if constexpr (kBytes == 4) {
+        *reinterpret_cast<uint32_t*>(at) = raw.words[i];
+      } else {
+        *reinterpret_cast<uint16_t*>(at) = static_cast<uint16_t>(raw.words[i / 2] >> (i % 2 * 16));
+      }
     }
   }
 }

@@ -1,5 +1,8 @@
-// FP8 and NVFP4 codes of the packs in registers: the rules of kernels/formats.h, exact on every architecture.
+// FP8 and NVFP4 codes of the packs in registers: the bytes that kernels/formats.h defines, on every architecture.
+// All threads of a warp call together; packs outside of the row are zeros that are not stored.
 #pragma once
+
+#include <cuda_fp8.h>
 
 #include "kernels/call.h"
 #include "kernels/cuda/packs.cuh"
@@ -7,61 +10,248 @@
 
 namespace fccl::cuda {
 
-template <class D>
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+constexpr bool kHasFp8Conversion = true;
+#else
+constexpr bool kHasFp8Conversion = false;
+#endif
+
+// e4m3 of two floats. The instruction saturates and rounds as formats.h does. It gives NaN as 0x7f, whatever its sign;
+// products on the GPU are NaN without a sign anyway.
+FCCL_TEAM_FN uint32_t e4m3Pair(float low, float high) {
+  if constexpr (kHasFp8Conversion) {
+    return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
+  } else {
+    return static_cast<uint32_t>(e4m3FromFloat(low)) | static_cast<uint32_t>(e4m3FromFloat(high)) << 8;
+  }
+}
+
+// Correctly rounded x / 6 where the quotient is normal, by one correction of the product with the rounded reciprocal.
+FCCL_TEAM_FN float sixth(float x) {
+  constexpr float kSixth = 1.0f / 6.0f;
+  const float q = __fmul_rn(x, kSixth);
+  return __fmaf_rn(__fmaf_rn(-6.0f, q, x), kSixth, q);
+}
+
+// 1 / b to about one ulp, and with it a / b, correctly rounded where all intermediate results are normal: the quotient
+// is corrected twice.
+FCCL_TEAM_FN float reciprocal(float b) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+  return __fmaf_rn(__fmaf_rn(-b, r, 1.0f), r, r);
+}
+FCCL_TEAM_FN float divideNormal(float a, float b, float reciprocalOfB) {
+  float q = __fmul_rn(a, reciprocalOfB);
+  q = __fmaf_rn(__fmaf_rn(-b, q, a), reciprocalOfB, q);
+  return __fmaf_rn(__fmaf_rn(-b, q, a), reciprocalOfB, q);
+}
+
+// nvfp4ScaleByte() and nvfp4Multiplier() of a block without NaN, for a global scale between 2^-60 and 2^60.
+FCCL_TEAM_FN uint32_t fastScaleByte(float global, float amax) {
+  const float product = __fmul_rn(global, amax);
+  if (!(product > 0.0f)) return 0;
+  // Above 2^12 the scale saturates, whatever it is; infinity must not meet the correction. Below 2^-10 it rounds to 0,
+  // whether the quotient is exact or not.
+  return e4m3Pair(sixth(fminf(product, 4096.0f)), 0.0f) & 0xffu;
+}
+FCCL_TEAM_FN float fastMultiplier(float global, uint32_t scaleByte) {
+  // The code's bits moved to an fp32 with exponent bias 7 instead of 127: exact, subnormal codes too.
+  const float scale = __fmul_rn(__uint_as_float(scaleByte << 20), 0x1p120f);
+  return scaleByte == 0 ? 0.0f : divideNormal(global, scale, reciprocal(scale));
+}
+
+// The e2m1 code of |v| < 7 in the low bits (other bits: anything): adding M = 2^(exponent of max(|v|, 1) + 22) rounds
+// |v| to a multiple of 2^(exponent - 1), the step of its binade, ties to even. M carries 6 more, so that the sum of its
+// low bits and of its exponent's is the code.
+FCCL_TEAM_FN uint32_t e2m1Magnitude(float v) {
+  const float a = fabsf(v);
+  const uint32_t exponent = __float_as_uint(fmaxf(a, 1.0f)) & 0x7f800000u;
+  const uint32_t sum = __float_as_uint(__fadd_rn(a, __uint_as_float(exponent + (22u << 23) + 6u)));
+  return sum + (sum >> 22);
+}
+
+template <class D, bool nvfp4>
 class PackQuantizer {
  public:
-  FCCL_TEAM_FN PackQuantizer(const RowArgs& a, int64_t row)
+  FCCL_TEAM_FN PackQuantizer(const RowArgs& a, int64_t row, float scale)
       : a_(a),
-        row_(row),
-        quant_(a.quantOut + row * (a.quant == QuantKind::kFp8 ? a.cols : a.cols / 2)),
-        scale_(a.quant == QuantKind::kNone ? 0.0f : *a.quantScale) {
-    if (a.quant == QuantKind::kFp8) scale_ = __fdiv_rn(1.0f, scale_);
+        out_(a.quantOut + static_cast<uint64_t>(row) * static_cast<uint32_t>(nvfp4 ? a.cols / 2 : a.cols)),
+        scale_(scale) {
+    if constexpr (nvfp4) placeScales(static_cast<uint32_t>(a.firstRow + row));
   }
 
-  template <class K>
-  FCCL_TEAM_FN void put(K, Pack p, Raw n) {
-    if (a_.quant == QuantKind::kFp8) {
-      fp8(p, D::widen(n));
+  FCCL_TEAM_FN void put(Pack p, Raw n) const {
+    if constexpr (nvfp4) {
+      nvfp4Pack(p, n);
     } else {
-      nvfp4(p, D::widen(n));
+      fp8Pack(p, D::widen(n));
     }
   }
-  FCCL_TEAM_FN void finish() {}
 
  private:
-  FCCL_TEAM_FN void fp8(Pack p, Floats<D::kElements> f) {
+  static constexpr int kElements = D::kElements;
+
+  FCCL_TEAM_FN void fp8Pack(Pack p, Floats<kElements> f) const {
+    uint32_t codes[kElements / 4];
 #pragma unroll
-    for (int i = 0; i < D::kElements; i++) {
-      if (i < p.elements) quant_[p.index * D::kElements + i] = e4m3FromFloat(__fmul_rn(f.v[i], scale_));
+    for (int i = 0; i < kElements; i++) f.v[i] = __fmul_rn(f.v[i], scale_);
+#pragma unroll
+    for (int i = 0; i < kElements / 4; i++) {
+      const float* v = f.v + 4 * i;
+      codes[i] = e4m3Pair(v[0], v[1]) | e4m3Pair(v[2], v[3]) << 16;
+    }
+    uint8_t* out = out_ + static_cast<uint32_t>(p.index) * kElements;
+    if (p.elements == kElements && reinterpret_cast<uintptr_t>(out) % kElements == 0) [[likely]] {
+      if constexpr (kElements == 8) *reinterpret_cast<uint2*>(out) = make_uint2(codes[0], codes[1]);
+      if constexpr (kElements == 4) *reinterpret_cast<uint32_t*>(out) = codes[0];
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kElements; i++) {
+      if (i < p.elements) out[i] = static_cast<uint8_t>(codes[i / 4] >> (i % 4 * 8));
     }
   }
 
-  // The lanes that share a block are neighbours, and all of them are here or none: rows are multiples of a block.
-  FCCL_TEAM_FN void nvfp4(Pack p, Floats<D::kElements> f) {
-    constexpr int kLanes = kNvfp4Block / D::kElements;
-    const unsigned lane = threadIdx.x % 32;
-    const unsigned together = ((1u << kLanes) - 1u) << (lane / kLanes * kLanes);
-    float amax = 0.0f;
-#pragma unroll
-    for (int i = 0; i < D::kElements; i++) amax = fmaxf(amax, fabsf(f.v[i]));  // fmaxf passes over NaN
-#pragma unroll
-    for (int step = 1; step < kLanes; step *= 2) amax = fmaxf(amax, __shfl_xor_sync(together, amax, step));
-    const uint8_t byte = nvfp4ScaleByte(scale_, amax);
-    const float multiplier = nvfp4Multiplier(scale_, byte);
-    const int64_t block = p.index / kLanes;
-    if (p.index % kLanes == 0) a_.scaleOut[scaleOffset(a_.scaleLayout, row_, block, a_.cols / kNvfp4Block)] = byte;
-#pragma unroll
-    for (int i = 0; i < D::kElements; i += 2) {
-      const unsigned low = byte == 0 ? 0u : e2m1FromFloat(__fmul_rn(f.v[i], multiplier));
-      const unsigned high = byte == 0 ? 0u : e2m1FromFloat(__fmul_rn(f.v[i + 1], multiplier));
-      quant_[(p.index * D::kElements + i) / 2] = static_cast<uint8_t>(low | high << 4);
+  // Lanes that share a block of 16 columns are neighbours.
+  FCCL_TEAM_FN void nvfp4Pack(Pack p, Raw n) const {
+    constexpr int kLanes = kNvfp4Block / kElements;
+    const Floats<kElements> f = D::widen(n);
+    bool nan;
+    float amax;
+    largest(n, f, kLanes, &amax, &nan);
+
+    uint32_t byte;
+    float multiplier;
+    const float magnitude = fabsf(scale_);
+    const bool plain = !nan && magnitude > 0x1p-60f && magnitude < 0x1p60f;
+    if (plain) [[likely]] {
+      byte = fastScaleByte(scale_, amax);
+      multiplier = fastMultiplier(scale_, byte);
+    } else {
+      byte = nvfp4ScaleByte(scale_, amax);
+      multiplier = nvfp4Multiplier(scale_, static_cast<uint8_t>(byte));
     }
+    uint32_t codes = 0;
+    if (plain && amax * multiplier < 6.99f) [[likely]] {
+      codes = fastCodes(n, f, multiplier);
+    } else if (byte != 0) {
+#pragma unroll
+      for (int i = 0; i < kElements; i++) {
+        codes |= static_cast<uint32_t>(e2m1FromFloat(__fmul_rn(f.v[i], multiplier))) << (4 * i);
+      }
+    }
+    if (byte == 0) codes = 0;
+    storeCodes(p, codes);
+    storeScales(p, byte, kLanes);
+  }
+
+  // Over the block: the largest magnitude, NaN left out, and whether there is a NaN.
+  static FCCL_TEAM_FN void largest(Raw n, const Floats<kElements>& f, int lanes, float* amax, bool* nan) {
+    if constexpr (kElements == 8) {
+      // As integers: magnitudes of 16-bit floats order like their bits, NaN above infinity.
+      uint32_t two = 0;
+#pragma unroll
+      for (int i = 0; i < 4; i++) two = __vmaxu2(two, n.words[i] & 0x7fff7fffu);
+      uint32_t most = max(two & 0xffffu, two >> 16);
+      for (int step = 1; step < lanes; step *= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
+      *nan = most > D::kInfinityBits;
+      *amax = D::widen(Raw{{most, 0, 0, 0}}).v[0];
+      if (!__any_sync(0xffffffffu, *nan)) [[likely]]
+        return;
+    }
+    float value = 0.0f;
+    bool here = false;
+#pragma unroll
+    for (int i = 0; i < kElements; i++) {
+      value = fmaxf(value, fabsf(f.v[i]));  // fmaxf passes over NaN
+      here = here || f.v[i] != f.v[i];
+    }
+    for (int step = 1; step < lanes; step *= 2) {
+      value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, step));
+      here = here || __shfl_xor_sync(0xffffffffu, here, step);
+    }
+    *amax = value;
+    *nan = here;
+  }
+
+  // Codes of elements below 7 after multiplication, element 0 in the lowest bits.
+  static FCCL_TEAM_FN uint32_t fastCodes(Raw n, const Floats<kElements>& f, float multiplier) {
+    uint32_t magnitudes[kElements];
+#pragma unroll
+    for (int i = 0; i < kElements; i++) magnitudes[i] = e2m1Magnitude(__fmul_rn(f.v[i], multiplier));
+    if constexpr (kElements == 8) {
+      // Bytes of even and of odd elements, put together and masked four at a time; the signs are the top bits of the
+      // 16-bit halves.
+      const uint32_t even = lowBytes(magnitudes[0], magnitudes[2], magnitudes[4], magnitudes[6]);
+      const uint32_t odd = lowBytes(magnitudes[1], magnitudes[3], magnitudes[5], magnitudes[7]);
+      const uint32_t low = __byte_perm(n.words[0], n.words[1], 0x7351);  // bytes 1, 1, 3, 3 of two words
+      const uint32_t high = __byte_perm(n.words[2], n.words[3], 0x7351);
+      const uint32_t evenSigns = __byte_perm(low, high, 0x5410);
+      const uint32_t oddSigns = __byte_perm(low, high, 0x7632);
+      return (even & 0x07070707u) | (evenSigns >> 4 & 0x08080808u) | (odd << 4 & 0x70707070u) |
+             (oddSigns & 0x80808080u);
+    }
+    uint32_t codes = 0;
+#pragma unroll
+    for (int i = 0; i < kElements; i++) {
+      codes |= ((magnitudes[i] & 7u) | (__float_as_uint(f.v[i]) >> 28 & 8u)) << (4 * i);
+    }
+    return codes;
+  }
+  static FCCL_TEAM_FN uint32_t lowBytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+  }
+
+  FCCL_TEAM_FN void storeCodes(Pack p, uint32_t codes) const {
+    uint8_t* out = out_ + static_cast<uint32_t>(p.index) * (kElements / 2);
+    if (p.elements == 0) return;  // rows are multiples of a block, so packs are whole
+    if constexpr (kElements == 8) {
+      if (reinterpret_cast<uintptr_t>(out) % 4 == 0) [[likely]] {
+        *reinterpret_cast<uint32_t*>(out) = codes;
+        return;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kElements / 2; i++) out[i] = static_cast<uint8_t>(codes >> (8 * i));
+  }
+
+  // scaleOffset() of block k is that of block 0, k / 4 tiles further, and k % 4.
+  FCCL_TEAM_FN void placeScales(uint32_t m) {
+    const uint32_t blocks = static_cast<uint32_t>(a_.cols) / kNvfp4Block;
+    const uint32_t tiles = (blocks + 3) / 4;
+    uint64_t row = static_cast<uint64_t>(m) * blocks;
+    tileBytes_ = 4;
+    if (a_.scaleLayout == fcclScaleSwizzled128x4) {
+      row = static_cast<uint64_t>(m / 128) * (tiles * 512) + m % 32 * 16 + m % 128 / 32 * 4;
+      tileBytes_ = 512;
+    } else if (a_.scaleLayout == fcclScaleSwizzled8x4) {
+      row = static_cast<uint64_t>(m / 8) * (tiles * 32) + m % 8 * 4;
+      tileBytes_ = 32;
+    }
+    scales_ = a_.scaleOut + row;
+    wordScales_ = blocks % 4 == 0 && reinterpret_cast<uintptr_t>(scales_) % 4 == 0;
+  }
+  // The lanes of four blocks put their bytes together.
+  FCCL_TEAM_FN void storeScales(Pack p, uint32_t byte, uint32_t lanes) const {
+    const uint32_t block = static_cast<uint32_t>(p.index) / lanes;
+    uint8_t* tile = scales_ + block / 4 * tileBytes_;
+    if (wordScales_) [[likely]] {
+      uint32_t word = byte << (8 * (block % 4));
+      word |= __shfl_xor_sync(0xffffffffu, word, lanes);
+      word |= __shfl_xor_sync(0xffffffffu, word, 2 * lanes);
+      if (p.elements != 0 && static_cast<uint32_t>(p.index) % (4 * lanes) == 0)
+        *reinterpret_cast<uint32_t*>(tile) = word;
+      return;
+    }
+    if (p.elements != 0 && static_cast<uint32_t>(p.index) % lanes == 0) tile[block % 4] = static_cast<uint8_t>(byte);
   }
 
   const RowArgs& a_;
-  int64_t row_;
-  uint8_t* quant_;
-  float scale_;
+  uint8_t* out_;               // of the row
+  uint8_t* scales_ = nullptr;  // of the row's first block
+  uint32_t tileBytes_ = 0;
+  bool wordScales_ = false;
+  float scale_;  // FP8: 1 / dequantization scale; NVFP4: the global scale
 };
 
 }  // namespace fccl::cuda

@@ -9,6 +9,16 @@
 namespace fccl::host {
 namespace {
 
+// What Known::kPlain and Known::kResidualNorm say of the pattern.
+template <bool norm>
+struct UsualPattern {
+  static constexpr bool kNorm = norm;
+  static constexpr bool kMayAddResidual = norm;
+  static constexpr bool residual(const RowArgs&) { return norm; }
+  static constexpr bool normOut(const RowArgs&) { return norm; }
+  static constexpr QuantKind quant(const RowArgs&) { return QuantKind::kNone; }
+};
+
 template <class Team, Protocol protocol, class Pattern>
 void runTeam(World& world, const Call& call) {
   Team team(world, call);
@@ -26,7 +36,7 @@ void runKernel(World& world, const Call& call) {
   if constexpr (ranks == 2 && (kOneshot || kTwoshot)) {
     constexpr Known kUsual = norm ? Known::kResidualNorm : Known::kPlain;
     constexpr Known kStreamed = norm ? Known::kResidualNormStreamed : Known::kPlainStreamed;
-    using Pattern = StaticPattern<norm, norm, norm, QuantKind::kNone>;
+    using Pattern = UsualPattern<norm>;
     const Known known = knownOf(call, norm);
     if (known == kUsual) return runTeam<HostTeam<D, Isa, wire, ranks, kUsual>, protocol, Pattern>(world, call);
     if constexpr (wire == Wire::kFlags && kOneshot) {

@@ -72,7 +72,9 @@ struct Packs {
     if (left > 0) unrollPart(p, static_cast<int>(left), f, Index<0>{});
   }
 
-  static FCCL_TEAM_FN float inverseSqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+  static FCCL_TEAM_FN float inverseRms(float squares, const RowArgs& a) {
+    return 1.0f / __builtin_sqrtf(squares / static_cast<float>(a.cols) + a.eps);
+  }
 
   struct SumOfSquares {
     Values chains[kChains];
@@ -163,13 +165,15 @@ class NormTeam : public P {
       : weights_(static_cast<const char*>(a.weight)), bias_(a.weightBias), isFp32_(a.weightIsFp32) {}
 
   // Norm weights of either type, with the bias added.
-  FCCL_TEAM_FN Values weight(const RowArgs&, WholePack p) const {
+  template <class K>
+  FCCL_TEAM_FN Values weight(const RowArgs&, K, WholePack p) const {
     if (ownType || !isFp32_) return P::widen(P::load(weights_, p)) + bias_;
     Values v;
     __builtin_memcpy(&v, weights_ + p.index * static_cast<int64_t>(sizeof v), sizeof v);
     return v + bias_;
   }
-  FCCL_TEAM_FN Values weight(const RowArgs&, PartPack p) const {
+  template <class K>
+  FCCL_TEAM_FN Values weight(const RowArgs&, K, PartPack p) const {
     if (ownType || !isFp32_) return P::widen(P::load(weights_, p)) + bias_;
     Values v{};
     __builtin_memcpy(&v, weights_ + p.index * static_cast<int64_t>(sizeof v), static_cast<size_t>(p.elements) * 4);

@@ -48,7 +48,10 @@ class ReduceTeam : public TeamBase {
     constexpr int64_t kBlock = 4096;
     for (int64_t c = 0; c < cols; c += kBlock) f(0, Block{col0 + c, smaller(kBlock, cols - c)});
   }
-  static Raw load(const char* row, Block) { return row; }
+  template <class K>
+  static Raw input(K, const char* row, Block) {
+    return row;
+  }
   static Sources round(Sources s) { return s; }
 
   class Send {
@@ -92,7 +95,8 @@ class ReduceTeam : public TeamBase {
     void startRow(const Chunk& chunk, int64_t r) {
       offset_ = base_ + r * team_.cutter_.rowStride() - team_.bytes(chunk.col0);
     }
-    Sources sum(Block p, Raw own) {
+    template <class K>
+    Sources sum(K, Block p, Raw own) {
       for (int r = 0; r < team_.ranks(); r++) {
         sources_[r] = (r == team_.rank() ? own : slots_[r] + offset_) + team_.bytes(p.col);
       }

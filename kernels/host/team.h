@@ -2,6 +2,7 @@
 // waits; what a pack is stands in packs.h, what all host teams have in team_base.h.
 #pragma once
 
+#include "kernels/epilogue.h"
 #include "kernels/host/outputs.h"
 #include "kernels/host/packs.h"
 #include "kernels/host/quantizer.h"
@@ -65,8 +66,20 @@ class HostTeam : public TeamBase, public Packs<D, Isa> {
     const char* row_ = nullptr;
     typename P::SumOfSquares squares_{};
   };
+  template <class K, class Pack>
+  static FCCL_TEAM_FN Raw input(K, const char* row, Pack p) {
+    return P::load(row, p);
+  }
+  template <class K, class Pack>
+  static FCCL_TEAM_FN Raw residual(K, const char* row, Pack p) {
+    return P::load(row, p);
+  }
+  static FCCL_TEAM_FN typename P::Rounded add(typename P::Rounded a, Raw b) {
+    return P::round(a.widen() + P::widen(b));
+  }
   FCCL_TEAM_FN float squares(const RowState& state) const { return state.squares_.total(); }
   FCCL_TEAM_FN NormTeam<P, kResidualNorm> rowTeam() const { return NormTeam<P, kResidualNorm>(call_.rows); }
+  static FCCL_TEAM_FN bool endsRow(const RowArgs& a, const Span& span) { return span.col0 + span.cols >= a.cols; }
 
   // ---- Sending: to the own staging slot (kFlags) or into every peer's slot (kLamport).
   class Send {
@@ -169,9 +182,9 @@ class HostTeam : public TeamBase, public Packs<D, Isa> {
           sentinelPack<Raw>());  // re-armed at once: the writer comes back to this slot only after it has heard from us
       return raw;
     }
-    // fp32 sum in rank order, from +0. `own` is this rank's contribution.
-    template <class Pack>
-    FCCL_TEAM_FN Values sum(Pack p, Raw own) {
+    // Sum in fp32 in rank order, from +0, rounded. `own` is this rank's contribution.
+    template <class K, class Pack>
+    FCCL_TEAM_FN typename P::Rounded sum(K, Pack p, Raw own) {
       Values total{};
       if constexpr (staticRanks == 2) {
         const bool first = team_.rank() == 0;
@@ -181,7 +194,7 @@ class HostTeam : public TeamBase, public Packs<D, Isa> {
       } else {
         for (int r = 0; r < team_.ranks(); r++) total += P::widen(r == team_.rank() ? own : take(r, p));
       }
-      return total;
+      return P::round(total);
     }
     FCCL_TEAM_FN char* slot(int r) const { return slots_[r]; }
 
@@ -249,10 +262,10 @@ class HostTeam : public TeamBase, public Packs<D, Isa> {
   class WindowRow {
    public:
     template <class Pack>
-    FCCL_TEAM_FN Values sum(Pack p) const {
+    FCCL_TEAM_FN typename P::Rounded sum(Pack p) const {
       Values total{};
       for (int r = 0; r < team_.ranks(); r++) total += P::widen(P::load(row_ + team_.call_.windows.input[r], p));
-      return total;
+      return P::round(total);
     }
 
    private:

@@ -14,9 +14,9 @@ constexpr size_t kLamportBytesPerSource = 512 * 1024;  // for all sources togeth
 
 size_t roundUp(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-size_t controlBytes() { return roundUp(sizeof(Control), kPage); }
-
 }  // namespace
+
+size_t controlBytes() { return roundUp(sizeof(Control), kPage); }
 
 size_t MemoryLayout::stagingOffset(int channel, uint32_t slot) const {
   return controlBytes() + (static_cast<size_t>(channel) * kRingSlots + slot) * (slotBytes + kSlotPad);
@@ -42,7 +42,7 @@ MemoryLayout makeLayout(int ranks, size_t slotBytes) {
   return layout;
 }
 
-void prepareMemory(World& world, uint32_t firstSequence) {
+void prepareControl(World& world, uint32_t firstSequence) {
   char* own = world.memory[static_cast<size_t>(world.rank)];
   Control& control = *new (own) Control;
   for (int channel = 0; channel < kChannels; channel++) {
@@ -56,7 +56,11 @@ void prepareMemory(World& world, uint32_t firstSequence) {
   world.callSequence = firstSequence;
   control.calls.value.store(firstSequence, std::memory_order_relaxed);
   for (Flag& flag : control.signatureSequence) flag.value.store(firstSequence, std::memory_order_relaxed);
+}
 
+void prepareMemory(World& world, uint32_t firstSequence) {
+  prepareControl(world, firstSequence);
+  char* own = world.memory[static_cast<size_t>(world.rank)];
   const size_t armedBegin = world.layout.lamportOffset(0, 0, 0);
   auto* words = reinterpret_cast<uint32_t*>(own + armedBegin);
   std::fill(words, words + (world.layout.totalBytes() - armedBegin) / 4, kSentinel);

@@ -50,7 +50,9 @@ struct Control {
 };
 // The low byte of `ended`. kGaveUp: a collective of the owner failed, the communicator is of no more use; above it
 // stand the FailureKind (8 bits) and the rank at fault (16 bits), so that whoever waits for the owner can say why.
-enum EndReason : uint32_t { kRunning = 0, kAborted = 1, kGaveUp = 2 };
+// kLeft: the owner has given its communicator back, its calls being done; only on devices where calls are enqueued,
+// since there the others' may still run.
+enum EndReason : uint32_t { kRunning = 0, kAborted = 1, kGaveUp = 2, kLeft = 3 };
 
 // Where things stand in a rank's symmetric memory, equal on all ranks:
 //   Control | staging[kChannels][kRingSlots] | lamport[kChannels][source rank][kRingSlots]
@@ -64,13 +66,15 @@ struct MemoryLayout {
   size_t totalBytes() const;
 };
 MemoryLayout makeLayout(int ranks, size_t slotBytes);
+// Of a rank's symmetric memory up to the first slot.
+size_t controlBytes();
 
 struct WaitPolicy {
   int pauses = 50;                             // before the first sched_yield; 0 where ranks outnumber cores
   std::chrono::milliseconds timeout{300'000};  // 0: none
 };
 
-enum class FailureKind : uint8_t { kNone, kAbortedHere, kPeerAborted, kPeerDied, kTimeout };
+enum class FailureKind : uint8_t { kNone, kAbortedHere, kPeerAborted, kPeerDied, kTimeout, kPeerLeft };
 struct Failure {
   FailureKind kind = FailureKind::kNone;
   int rank = -1;  // of the peer
@@ -110,8 +114,9 @@ struct World {
   }
 };
 
-// Presets all sequence numbers and arms the Lamport slots of this rank's own memory. Before the handles are used by any
-// peer: the caller passes a barrier afterwards.
+// Presets all sequence numbers. Before the memory is used by any peer: the caller passes a barrier afterwards.
+void prepareControl(World& world, uint32_t firstSequence);
+// The same, and arms the Lamport slots of this rank's own memory.
 void prepareMemory(World& world, uint32_t firstSequence);
 
 // Returns when all ranks are here, or with world.failure set. Orders everything before it on any rank before everything

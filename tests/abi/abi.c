@@ -40,14 +40,16 @@ PIN(patterns, fcclPatternAllReduce == 0 && fcclPatternRmsNorm == 1 && fcclPatter
                   fcclPatternResidualRmsNormQuantFp8 == 3 && fcclPatternResidualRmsNormOutQuantFp8 == 4 &&
                   fcclPatternResidualRmsNormQuantNvfp4 == 5 && fcclPatternResidualRmsNormOutQuantNvfp4 == 6);
 PIN(layouts, fcclScaleSwizzled128x4 == 0 && fcclScaleSwizzled8x4 == 1 && fcclScaleLinear == 2);
-PIN(devices, fcclDeviceAuto == 0 && fcclDeviceHost == 1);
+PIN(devices, fcclDeviceAuto == 0 && fcclDeviceHost == 1 && fcclDeviceCuda == 2);
 PIN(shared_memory, fcclSharedMemoryAuto == 0 && fcclSharedMemoryMemfd == 1 && fcclSharedMemoryPosix == 2);
 PIN(constants, FCCL_SPLIT_NOCOLOR == -1 && FCCL_DTYPE_SAME == -1 && FCCL_CONFIG_UNDEF_INT == -1 &&
                    FCCL_CONFIG_MAGIC == 0xfcc1c0deu && FCCL_FUSED_ARGS_MAGIC == 0xfcc1f05eu);
 PIN(version, FCCL_VERSION(1, 2, 3) == 10203);
 
 #if defined(__LP64__)
-PIN(config_size, sizeof(fcclConfig_t) == 56);
+PIN(config_size, sizeof(fcclConfig_t) == 72);
+PIN(config_cuda, offsetof(fcclConfig_t, cudaDevice) == 56 && offsetof(fcclConfig_t, allowSharedDevice) == 60 &&
+                     offsetof(fcclConfig_t, cudaWorkspaceBytes) == 64);
 PIN(config_head,
     offsetof(fcclConfig_t, size) == 0 && offsetof(fcclConfig_t, magic) == 8 && offsetof(fcclConfig_t, version) == 12);
 PIN(config_fields, offsetof(fcclConfig_t, deviceType) == 16 && offsetof(fcclConfig_t, strategy) == 20 &&
@@ -77,7 +79,8 @@ static void checkInitializers(void) {
   EXPECT(config.size == sizeof(config) && config.magic == FCCL_CONFIG_MAGIC && config.version == FCCL_CONFIG_VERSION);
   EXPECT(config.deviceType == -1 && config.strategy == -1 && config.checkCalls == -1 && config.timeoutMs == -1);
   EXPECT(config.initTimeoutMs == -1 && config.sharedMemory == -1 && config.bindCores == -1 && config.slotBytes == -1);
-  EXPECT(config.netName == NULL);
+  EXPECT(config.netName == NULL && config.cudaDevice == -1 && config.allowSharedDevice == -1);
+  EXPECT(config.cudaWorkspaceBytes == -1);
   EXPECT(args.size == sizeof(args) && args.magic == FCCL_FUSED_ARGS_MAGIC && args.version == FCCL_FUSED_ARGS_VERSION);
   EXPECT(args.pattern == fcclPatternAllReduce && args.dtype == fcclBfloat16 && args.tokens == 0 && args.hidden == 0);
   EXPECT(args.input == NULL && args.residual == NULL && args.weight == NULL && args.weightDtype == FCCL_DTYPE_SAME);
@@ -99,6 +102,7 @@ static void* runRank(void* opaque) {
   fcclComm_t comm = NULL;
   float values[5] = {1, 2, 3, 4, 5};
   int i;
+  config.deviceType = fcclDeviceHost;
   config.timeoutMs = 20000;
   config.initTimeoutMs = 20000;
   self->wrong = 1;

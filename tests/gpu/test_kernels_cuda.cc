@@ -18,7 +18,6 @@ using fccl::test::Bytes;
 namespace {
 
 constexpr uint64_t kEpochBytes = 64 << 20;
-constexpr cuda::LaunchShape kShape{12, 256};
 
 #define REQUIRE_CUDA(expr)                            \
   do {                                                \
@@ -59,6 +58,10 @@ class DeviceBuffer {
 class Ranks {
  public:
   explicit Ranks(int ranks, uint64_t timeoutNanoseconds = 5'000'000'000) {
+    REQUIRE_CUDA(cuda::readDeviceFacts(0, &facts_));
+    facts_.ranksOnDevice = ranks;
+    hostWords_ = std::make_unique<DeviceBuffer>(sizeof(cuda::HostWords));
+    hostWords_->put(Bytes(sizeof(cuda::HostWords), 0));
     for (int r = 0; r < ranks; r++) {
       memory_.push_back(std::make_unique<DeviceBuffer>(3 * kEpochBytes));
       state_.push_back(std::make_unique<DeviceBuffer>(sizeof(cuda::DeviceState)));
@@ -75,6 +78,7 @@ class Ranks {
       world.ranks = ranks;
       world.epochBytes = kEpochBytes;
       world.state = state_[static_cast<size_t>(r)]->as<cuda::DeviceState>();
+      world.hostWords = hostWords_->as<cuda::HostWords>();
       world.timeoutNanoseconds = timeoutNanoseconds;
       worlds_.push_back(world);
     }
@@ -85,6 +89,15 @@ class Ranks {
     for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
   }
   int count() const { return static_cast<int>(worlds_.size()); }
+  void launch(int r, cuda::Protocol protocol, fcclDataType_t dtype, const RowArgs& rows,
+              const cuda::ShapeWish& wish = {}) const {
+    cuda::Launch launch;
+    const char* reason = nullptr;
+    REQUIRE_CUDA(cuda::plan(facts_, world(r), cuda::shapeOf(protocol, dtype, rows), wish, &launch, &reason));
+    INFO("no kernel: " << (reason == nullptr ? "" : reason));
+    REQUIRE(launch.kernel != nullptr);
+    REQUIRE_CUDA(cuda::launch(launch, dtype, world(r), rows, stream(r)));
+  }
   const cuda::CudaWorld& world(int r) const { return worlds_[static_cast<size_t>(r)]; }
   cudaStream_t stream(int r) const { return streams_[static_cast<size_t>(r)]; }
   bool aborted(int r) const {
@@ -98,6 +111,8 @@ class Ranks {
   std::vector<std::unique_ptr<DeviceBuffer>> state_;
   std::vector<cudaStream_t> streams_;
   std::vector<cuda::CudaWorld> worlds_;
+  std::unique_ptr<DeviceBuffer> hostWords_;  // device memory does for a test
+  cuda::DeviceFacts facts_;
 };
 
 struct Case {
@@ -107,6 +122,7 @@ struct Case {
   int64_t cols;
   bool norm;
   QuantKind quant;
+  cuda::ShapeWish wish = {};
 
   size_t elements() const { return static_cast<size_t>(rows * cols); }
   size_t bytes() const { return elements() * test::dtypeBytes(dtype); }
@@ -178,7 +194,7 @@ void runCase(Ranks& ranks, const Case& c, unsigned call, test::DataKind kind = t
   REQUIRE_CUDA(cudaDeviceSynchronize());
   for (int r = 0; r < ranks.count(); r++) {
     const RowArgs a = buffers[static_cast<size_t>(r)]->args(c);
-    REQUIRE_CUDA(cuda::launch(c.protocol, c.dtype, ranks.world(r), a, kShape, ranks.stream(r)));
+    ranks.launch(r, c.protocol, c.dtype, a, c.wish);
   }
   REQUIRE_CUDA(cudaDeviceSynchronize());
 
@@ -237,6 +253,29 @@ TEST_CASE("CUDA kernels: all protocols, types, patterns and ranks on one shared 
   }
 }
 
+TEST_CASE("CUDA kernels: every launch shape gives the same bytes") {
+  if (!haveDevice()) FCCL_SKIP("no CUDA device here");
+  unsigned call = 0;
+  for (int count : {2, 3, 8}) {
+    Ranks ranks(count);
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>(1, 8192), {5, 2880}, {33, 4096}, {200, 1024}}) {
+      for (const cuda::ShapeWish& wish : {cuda::ShapeWish{},
+                                          {1, 0, 8, 0, false},
+                                          {1, 0, 3, 0, false},
+                                          {2, 0, 0, 0, false},
+                                          {2, 0, 0, 0, true},
+                                          {2, 0, 0, 3, true},
+                                          {4, 0, 0, 0, false},
+                                          {4, 0, 0, 0, true},
+                                          {4, 0, 0, 7, true}}) {
+        runCase(ranks, Case{cuda::Protocol::kOneshot, fcclBfloat16, rows, cols, true, QuantKind::kNvfp4, wish}, call++);
+        runCase(ranks, Case{cuda::Protocol::kOneshot, fcclBfloat16, rows, cols, true, QuantKind::kFp8, wish}, call++);
+        runCase(ranks, Case{cuda::Protocol::kOneshot, fcclFloat16, rows, cols, false, QuantKind::kNone, wish}, call++);
+      }
+    }
+  }
+}
+
 TEST_CASE("CUDA kernels: NaN, Inf, -0, subnormals and cancellation never stop a wait") {
   if (!haveDevice()) FCCL_SKIP("no CUDA device here");
   Ranks ranks(3);
@@ -277,7 +316,7 @@ TEST_CASE("CUDA kernels: a captured graph is replayed with new inputs, mixed wit
     cudaGraph_t graph;
     REQUIRE_CUDA(cudaStreamBeginCapture(ranks.stream(r), cudaStreamCaptureModeThreadLocal));
     for (size_t i = 0; i < kCallsPerGraph; i++) {
-      REQUIRE_CUDA(cuda::launch(captured.protocol, captured.dtype, ranks.world(r), a, kShape, ranks.stream(r)));
+      ranks.launch(r, captured.protocol, captured.dtype, a);
     }
     REQUIRE_CUDA(cudaStreamEndCapture(ranks.stream(r), &graph));
     size_t nodes = 0;
@@ -314,7 +353,7 @@ TEST_CASE("CUDA kernels: a wait for a rank that never launches ends at the time 
   Ranks ranks(2, 200'000'000);
   const Case c{cuda::Protocol::kOneshot, fcclBfloat16, 3, 64, false, QuantKind::kNone};
   const RankBuffers b(c);
-  REQUIRE_CUDA(cuda::launch(c.protocol, c.dtype, ranks.world(0), b.args(c), kShape, ranks.stream(0)));
+  ranks.launch(0, c.protocol, c.dtype, b.args(c));
   REQUIRE_CUDA(cudaDeviceSynchronize());
   CHECK(ranks.aborted(0));
   Ranks fresh(2);

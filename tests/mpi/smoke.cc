@@ -89,6 +89,7 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 
   fcclConfig_t config = FCCL_CONFIG_INITIALIZER;
+  config.deviceType = fcclDeviceHost;
   config.timeoutMs = config.initTimeoutMs = 30'000;
   for (int round = 0; round < 3; ++round) {
     // One rank comes late to the broadcast, so that others are already past it.

@@ -89,7 +89,7 @@ const RankProgram kWindow("window", [](RankProcess& self) {
   void* block = nullptr;
   fcclWindow_t window = nullptr;
   constexpr size_t kCount = 30'000;
-  bool right = fcclMemAlloc(&block, 2 * kCount * sizeof(int32_t)) == fcclSuccess &&
+  bool right = fcclMemAllocOn(&block, 2 * kCount * sizeof(int32_t), fcclDeviceHost) == fcclSuccess &&
                fcclCommWindowRegister(comm, block, 2 * kCount * sizeof(int32_t), &window, 0) == fcclSuccess;
   auto* values = static_cast<int32_t*>(block);
   for (int32_t round = 0; right && round < 30; ++round) {

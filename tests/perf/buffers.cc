@@ -108,7 +108,7 @@ Buffers::Buffers(const Case& c, bool inPlace, MemoryKind kind, fcclComm_t comm, 
   total = (total + kPage - 1) / kPage * kPage;
 
   if (kind == MemoryKind::kWindow) {
-    require(fcclMemAlloc(&block_, total), "fcclMemAlloc", nullptr);
+    require(fcclMemAllocOn(&block_, total, fcclDeviceHost), "fcclMemAlloc", nullptr);
     require(fcclCommWindowRegister(comm, block_, total, &window_, 0), "fcclCommWindowRegister", comm);
   } else {
     block_ = std::aligned_alloc(kPage, total);

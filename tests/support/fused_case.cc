@@ -254,14 +254,15 @@ bool FusedBuffers::untouched() const {
 namespace {
 
 // One call on all ranks; the ranks must hold the same bytes. Returns rank 0's.
-FusedOutputs callOnAllRanks(RankGroup& group, const FusedProblem& problem, fcclFusionPattern_t pattern) {
+FusedOutputs callOnAllRanks(RankGroup& group, const FusedProblem& problem, fcclFusionPattern_t pattern,
+                            const FusedCall& call) {
   std::vector<std::unique_ptr<FusedBuffers>> buffers;
   for (int rank = 0; rank < group.ranks(); ++rank) {
     buffers.push_back(std::make_unique<FusedBuffers>(problem, rank, pattern));
   }
   group.run(problem.asked().describe(), [&](Rank& rank) {
     FusedBuffers& own = *buffers[static_cast<size_t>(rank.rank)];
-    rank.ok(fcclAllReduceFused(&own.args, rank.comm, nullptr), patternName(pattern));
+    rank.ok(call(rank, own), patternName(pattern));
     const std::string damage = own.intact();
     rank.expect(damage.empty(), damage);
   });
@@ -281,26 +282,28 @@ FusedOutputs callOnAllRanks(RankGroup& group, const FusedProblem& problem, fcclF
 
 }  // namespace
 
-FusedOutputs runFused(RankGroup& group, FusedProblem& problem) {
+fcclResult_t callOnHost(Rank& rank, FusedBuffers& own) { return fcclAllReduceFused(&own.args, rank.comm, nullptr); }
+
+FusedOutputs runFused(RankGroup& group, FusedProblem& problem, const FusedCall& call) {
   const fcclFusionPattern_t pattern = problem.asked().pattern;
   INFO(group.ranks() << " ranks: " << problem.asked().describe());
   Bytes norm;
   if (const fcclFusionPattern_t sibling = traits(pattern).withNormOut; sibling != pattern) {
-    const FusedOutputs full = callOnAllRanks(group, problem, sibling);
+    const FusedOutputs full = callOnAllRanks(group, problem, sibling, call);
     const std::string wrong = problem.check(sibling, full, full.norm);
     if (!wrong.empty()) FAIL(patternName(sibling) << ": " << wrong);
     norm = full.norm;
   }
-  FusedOutputs outputs = callOnAllRanks(group, problem, pattern);
+  FusedOutputs outputs = callOnAllRanks(group, problem, pattern, call);
   const std::string wrong = problem.check(pattern, outputs, traits(pattern).normOut ? outputs.norm : norm);
   if (!wrong.empty()) FAIL(patternName(pattern) << ": " << wrong);
   if (outputs.norm.empty()) outputs.norm = norm;
   return outputs;
 }
 
-FusedOutputs runFused(RankGroup& group, const FusedCase& asked) {
+FusedOutputs runFused(RankGroup& group, const FusedCase& asked, const FusedCall& call) {
   FusedProblem problem(asked, group.ranks());
-  return runFused(group, problem);
+  return runFused(group, problem, call);
 }
 
 }  // namespace fccl::test

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -122,9 +123,14 @@ class FusedBuffers {
   GuardedBuffer scaleOut_;
 };
 
+// One rank's call: what it gets must be in `own` when it returns.
+using FusedCall = std::function<fcclResult_t(Rank& rank, FusedBuffers& own)>;
+// fcclAllReduceFused with the buffers as they are.
+fcclResult_t callOnHost(Rank& rank, FusedBuffers& own);
+
 // Runs the case on all ranks (and, where its pattern has no normOut, first the one that has), checks every byte of
 // every output on every rank, and returns rank 0's outputs; `norm` is always filled. A difference fails the test.
-FusedOutputs runFused(RankGroup& group, FusedProblem& problem);
-FusedOutputs runFused(RankGroup& group, const FusedCase& asked);
+FusedOutputs runFused(RankGroup& group, FusedProblem& problem, const FusedCall& call = callOnHost);
+FusedOutputs runFused(RankGroup& group, const FusedCase& asked, const FusedCall& call = callOnHost);
 
 }  // namespace fccl::test

@@ -115,7 +115,9 @@ fcclUniqueId RankProcess::exchangeId() {
 fcclComm_t RankProcess::init(const fcclConfig_t* config) {
   const fcclUniqueId id = exchangeId();
   fcclComm_t comm = nullptr;
-  const fcclResult_t result = fcclCommInit(&comm, ranks, id, rank, config);
+  fcclConfig_t host = FCCL_CONFIG_INITIALIZER;
+  host.deviceType = fcclDeviceHost;
+  const fcclResult_t result = fcclCommInit(&comm, ranks, id, rank, config != nullptr ? config : &host);
   if (result != fcclSuccess) {
     sendResult("failed", result, nullptr);
     std::_Exit(3);

@@ -55,7 +55,7 @@ class RankProcess {
   std::string receive(Milliseconds limit = Milliseconds(30'000));
   // Rank 0 makes an id and sends it up; all receive it. The test calls relayId().
   fcclUniqueId exchangeId();
-  // exchangeId and fcclCommInit; where that fails, sends "failed ..." and ends the process with 3.
+  // exchangeId and fcclCommInit, with NULL on HOST; where that fails, sends "failed ..." and ends the process with 3.
   fcclComm_t init(const fcclConfig_t* config = nullptr);
   // "<word> <result> <last error, in one line>"
   void sendResult(std::string_view word, fcclResult_t result, fcclComm_t comm);

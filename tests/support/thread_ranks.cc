@@ -23,6 +23,7 @@ double slowness() {
 
 fcclConfig_t testConfig(int slotBytes) {
   fcclConfig_t config = FCCL_CONFIG_INITIALIZER;
+  config.deviceType = fcclDeviceHost;
   config.timeoutMs = static_cast<int>(20'000 * slowness());
   config.initTimeoutMs = config.timeoutMs;
   if (slotBytes != 0) config.slotBytes = slotBytes;

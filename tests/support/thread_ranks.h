@@ -17,8 +17,8 @@ using Seconds = std::chrono::duration<double>;
 // How much longer things may take in this build (sanitizers).
 double slowness();
 
-// An fcclConfig_t with the initializer's values, a time limit that turns a hang into an error before the watchdog ends
-// the program, and slots of `slotBytes` (0: the library's own choice).
+// An fcclConfig_t for HOST with the initializer's values, a time limit that turns a hang into an error before the
+// watchdog ends the program, and slots of `slotBytes` (0: the library's own choice).
 fcclConfig_t testConfig(int slotBytes = 0);
 
 // What went wrong on any thread. Catch's assertions may only be used on the main thread, so ranks write here.

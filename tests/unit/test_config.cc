@@ -26,7 +26,11 @@ TEST_CASE("config: defaults", "[config]") {
   const fcclConfig_t initializer = FCCL_CONFIG_INITIALIZER;
   for (const fcclConfig_t* config : {static_cast<const fcclConfig_t*>(nullptr), &initializer}) {
     const Options options = resolved(config);
-    CHECK(options.deviceType == fcclDeviceHost);
+    CHECK(options.deviceType == fcclDeviceAuto);
+    CHECK(options.cudaDevice == -1);
+    CHECK_FALSE(options.allowSharedDevice);
+    CHECK(options.cudaWorkspaceBytes == 0);
+    CHECK(options.cudaMemory == CudaMemoryWay::kAuto);
     CHECK(options.strategy == fcclStrategyAuto);
     CHECK_FALSE(options.checkCalls);
     CHECK(options.timeoutMs == 300'000);
@@ -42,7 +46,10 @@ TEST_CASE("config: defaults", "[config]") {
 
 TEST_CASE("config: fields, and the environment above them", "[config]") {
   fcclConfig_t config = FCCL_CONFIG_INITIALIZER;
-  config.deviceType = fcclDeviceAuto;
+  config.deviceType = fcclDeviceHost;
+  config.cudaDevice = 3;
+  config.allowSharedDevice = 1;
+  config.cudaWorkspaceBytes = 1 << 20;
   config.strategy = fcclStrategyTwoshot;
   config.checkCalls = 1;
   config.timeoutMs = 3000;
@@ -53,6 +60,9 @@ TEST_CASE("config: fields, and the environment above them", "[config]") {
   config.netName = "eth1";
   Options options = resolved(&config);
   CHECK(options.deviceType == fcclDeviceHost);
+  CHECK(options.cudaDevice == 3);
+  CHECK(options.allowSharedDevice);
+  CHECK(options.cudaWorkspaceBytes == 1 << 20);
   CHECK(options.strategy == fcclStrategyTwoshot);
   CHECK(options.checkCalls);
   CHECK(options.timeoutMs == 3000);
@@ -75,7 +85,15 @@ TEST_CASE("config: fields, and the environment above them", "[config]") {
   environment.socketIfname = "lo";
   environment.commId = "127.0.0.1:4000";
   environment.simd = SimdTarget::kGeneric;
+  environment.deviceType = fcclDeviceCuda;
+  environment.allowSharedDevice = false;
+  environment.cudaWorkspaceBytes = 2 << 20;
+  environment.cudaMemory = CudaMemoryWay::kIpc;
   options = resolved(&config, environment);
+  CHECK(options.deviceType == fcclDeviceCuda);
+  CHECK_FALSE(options.allowSharedDevice);
+  CHECK(options.cudaWorkspaceBytes == 2 << 20);
+  CHECK(options.cudaMemory == CudaMemoryWay::kIpc);
   CHECK(options.strategy == fcclStrategyOneshot);
   CHECK_FALSE(options.checkCalls);
   CHECK(options.timeoutMs == 7);
@@ -112,7 +130,7 @@ TEST_CASE("config: bad fields are named", "[config]") {
       {"magic", [](fcclConfig_t& c) { c.magic = FCCL_FUSED_ARGS_MAGIC; }},
       {"version", [](fcclConfig_t& c) { c.version = 0; }},
       {"version", [](fcclConfig_t& c) { c.version = FCCL_CONFIG_VERSION + 1; }},
-      {"deviceType", [](fcclConfig_t& c) { c.deviceType = 2; }},
+      {"deviceType", [](fcclConfig_t& c) { c.deviceType = 3; }},
       {"deviceType", [](fcclConfig_t& c) { c.deviceType = -2; }},
       {"strategy", [](fcclConfig_t& c) { c.strategy = 0; }},
       {"strategy", [](fcclConfig_t& c) { c.strategy = 6; }},
@@ -122,6 +140,9 @@ TEST_CASE("config: bad fields are named", "[config]") {
       {"sharedMemory", [](fcclConfig_t& c) { c.sharedMemory = 3; }},
       {"bindCores", [](fcclConfig_t& c) { c.bindCores = 7; }},
       {"slotBytes", [](fcclConfig_t& c) { c.slotBytes = 0; }},
+      {"cudaDevice", [](fcclConfig_t& c) { c.cudaDevice = -2; }},
+      {"allowSharedDevice", [](fcclConfig_t& c) { c.allowSharedDevice = 2; }},
+      {"cudaWorkspaceBytes", [](fcclConfig_t& c) { c.cudaWorkspaceBytes = (1 << 20) - 1; }},
       {"slotBytes", [](fcclConfig_t& c) { c.slotBytes = 4095; }},
       {"slotBytes", [](fcclConfig_t& c) { c.slotBytes = (64 << 20) + 1; }},
   };
@@ -151,7 +172,7 @@ TEST_CASE("config: bad environment values are named", "[config]") {
 }
 
 TEST_CASE("config: records of ranks that do not fit together", "[config]") {
-  const RankRecord good = makeRankRecord(resolved(nullptr));
+  const RankRecord good = makeRankRecord(resolved(nullptr)).value();
   CHECK(agreeOnRecords(std::vector<RankRecord>{good, good, good}).ok());
 
   struct Difference {

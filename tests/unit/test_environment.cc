@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "tests/support/catch.h"
 
+using fccl::CudaMemoryWay;
 using fccl::Environment;
 using fccl::LogLevel;
 using fccl::Result;
@@ -87,13 +88,18 @@ TEST_CASE("an empty environment leaves every default", "[environment]") {
   CHECK_FALSE(environment.socketIfname.has_value());
   CHECK_FALSE(environment.commId.has_value());
   CHECK(environment.simd == SimdTarget::kAuto);
+  CHECK_FALSE(environment.deviceType.has_value());
+  CHECK_FALSE(environment.allowSharedDevice.has_value());
+  CHECK_FALSE(environment.cudaWorkspaceBytes.has_value());
+  CHECK(environment.cudaMemory == CudaMemoryWay::kAuto);
 }
 
 TEST_CASE("every variable reaches its field", "[environment]") {
   const Environment environment =
       valueOf({"FCCL_DEBUG=INFO", "FCCL_STRATEGY=twoshot", "FCCL_CHECK=1", "FCCL_TIMEOUT_MS=1500",
                "FCCL_INIT_TIMEOUT_MS=0", "FCCL_SHARED_MEMORY=posix", "FCCL_BIND_CORES=0", "FCCL_SLOT_BYTES=8192",
-               "FCCL_SOCKET_IFNAME=^lo,docker", "FCCL_COMM_ID=node7:4711", "FCCL_SIMD=avx2", "PATH=/bin"});
+               "FCCL_SOCKET_IFNAME=^lo,docker", "FCCL_COMM_ID=node7:4711", "FCCL_SIMD=avx2", "FCCL_DEVICE=cuda",
+               "FCCL_ALLOW_SHARED_DEVICE=1", "FCCL_CUDA_WORKSPACE_BYTES=1048576", "FCCL_CUDA_MEMORY=ipc", "PATH=/bin"});
   CHECK(environment.debug == LogLevel::kInfo);
   CHECK(environment.strategy == fcclStrategyTwoshot);
   CHECK(environment.checkCalls == true);
@@ -105,6 +111,10 @@ TEST_CASE("every variable reaches its field", "[environment]") {
   CHECK(environment.socketIfname == "^lo,docker");
   CHECK(environment.commId == "node7:4711");
   CHECK(environment.simd == SimdTarget::kAvx2);
+  CHECK(environment.deviceType == fcclDeviceCuda);
+  CHECK(environment.allowSharedDevice == true);
+  CHECK(environment.cudaWorkspaceBytes == 1 << 20);
+  CHECK(environment.cudaMemory == CudaMemoryWay::kIpc);
 }
 
 TEST_CASE("every word of every choice is understood, whatever its case", "[environment]") {

@@ -45,7 +45,7 @@ struct Fused {
 
   Status check() const {
     CheckedCall call;
-    return checkAllReduceFused(&args, nullptr, &call);
+    return checkAllReduceFused(&args, nullptr, fcclDeviceHost, &call);
   }
 };
 
@@ -62,7 +62,7 @@ TEST_CASE("validate: every pattern's own arguments are right", "[validate]") {
 TEST_CASE("validate: a call without norm becomes one row", "[validate]") {
   Fused plain(fcclPatternAllReduce);
   CheckedCall call;
-  REQUIRE(checkAllReduceFused(&plain.args, nullptr, &call).ok());
+  REQUIRE(checkAllReduceFused(&plain.args, nullptr, fcclDeviceHost, &call).ok());
   CHECK(call.call.rows.rows == 1);
   CHECK(call.call.rows.cols == Fused::kTokens * Fused::kHidden);
   CHECK(call.tokens == Fused::kTokens);
@@ -71,7 +71,7 @@ TEST_CASE("validate: a call without norm becomes one row", "[validate]") {
 
   Fused norm(fcclPatternResidualRmsNormQuantFp8);
   CheckedCall other;
-  REQUIRE(checkAllReduceFused(&norm.args, nullptr, &other).ok());
+  REQUIRE(checkAllReduceFused(&norm.args, nullptr, fcclDeviceHost, &other).ok());
   CHECK(other.call.rows.rows == Fused::kTokens);
   CHECK(other.call.rows.cols == Fused::kHidden);
   CHECK(other.call.rows.quant == QuantKind::kFp8);
@@ -86,11 +86,11 @@ TEST_CASE("validate: no tokens, no pointers", "[validate]") {
     args.pattern = static_cast<fcclFusionPattern_t>(pattern);
     args.hidden = 64;
     CheckedCall call;
-    CHECK(checkAllReduceFused(&args, nullptr, &call).ok());
+    CHECK(checkAllReduceFused(&args, nullptr, fcclDeviceHost, &call).ok());
     CHECK(call.empty());
   }
   CheckedCall call;
-  CHECK(checkAllReduce(nullptr, nullptr, 0, fcclInt8, fcclAvg, nullptr, &call).ok());
+  CHECK(checkAllReduce(nullptr, nullptr, 0, fcclInt8, fcclAvg, nullptr, fcclDeviceHost, &call).ok());
   CHECK(call.empty());
 }
 

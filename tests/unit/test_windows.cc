@@ -17,7 +17,7 @@ class Windows {
       : group_(group), at_(static_cast<size_t>(group.ranks())), handles_(at_.size()) {
     group.run("register", [&](Rank& rank) {
       const auto r = static_cast<size_t>(rank.rank);
-      if (!rank.ok(fcclMemAlloc(&at_[r], bytes), "fcclMemAlloc")) return;
+      if (!rank.ok(fcclMemAllocOn(&at_[r], bytes, fcclDeviceHost), "fcclMemAlloc")) return;
       rank.expect(reinterpret_cast<uintptr_t>(at_[r]) % 64 == 0, "64-byte aligned");
       const char* first = static_cast<const char*>(at_[r]);
       for (size_t i = 0; i < bytes; ++i) {
@@ -164,7 +164,7 @@ TEST_CASE("windows: what cannot be registered", "[windows]") {
     fcclWindow_t window = nullptr;
     std::vector<char> ordinary(4096);
     void* block = nullptr;
-    rank.ok(fcclMemAlloc(&block, 4096), "fcclMemAlloc");
+    rank.ok(fcclMemAllocOn(&block, 4096, fcclDeviceHost), "fcclMemAlloc");
     rank.fails(fcclCommWindowRegister(rank.comm, nullptr, 64, &window, 0), fcclInvalidArgument, "buff", "buff NULL");
     rank.fails(fcclCommWindowRegister(rank.comm, block, 64, nullptr, 0), fcclInvalidArgument, "window", "window NULL");
     rank.fails(fcclCommWindowRegister(rank.comm, block, 1 << 20, &window, 0), fcclInvalidArgument, "",

@@ -1,0 +1,89 @@
+// Which kernels exist: the facts that are compiled in. Everything else is a fact of the call.
+#pragma once
+
+#include "kernels/cuda/cuda_kernels.h"
+
+namespace fccl::cuda {
+
+struct Form {
+  Protocol protocol = Protocol::kOneshot;
+  bool norm = false;
+  bool nvfp4 = false;      // else none or FP8, as the call says
+  int sources = 0;         // 1: two ranks; 7: three to eight; 0: any number, in loops
+  int packs = 1;           // 16-byte packs of a row per thread
+  bool cluster = false;    // a row is spread over the blocks of a cluster
+  bool lookAhead = false;  // row i + 1 is sent before row i is waited for
+  bool once = false;       // as many blocks or clusters as rows: each takes one
+  bool aligned = true;     // all rows begin at multiples of 16 bytes
+  // Registers: 1024 threads may have 64 each, 512 have 128.
+  constexpr int maxThreads() const { return packs == 1 && sources <= 1 ? 1024 : 512; }
+  // Blocks of that size per multiprocessor that registers are kept few enough for.
+  constexpr int minBlocks() const { return norm && lookAhead && packs == 2 && sources <= 1 ? 2 : 1; }
+
+  // As a number, because nvcc takes no structure for a template argument.
+  constexpr uint32_t code() const {
+    return static_cast<uint32_t>(protocol) | (norm ? 2u : 0u) | (nvfp4 ? 4u : 0u) | (cluster ? 8u : 0u) |
+           (lookAhead ? 16u : 0u) | (aligned ? 32u : 0u) | (once ? 64u : 0u) | static_cast<uint32_t>(packs) << 8 |
+           static_cast<uint32_t>(sources) << 16;
+  }
+  static constexpr Form of(uint32_t code) {
+    return {static_cast<Protocol>(code & 1u),
+            (code & 2u) != 0,
+            (code & 4u) != 0,
+            static_cast<int>(code >> 16),
+            static_cast<int>(code >> 8 & 255u),
+            (code & 8u) != 0,
+            (code & 16u) != 0,
+            (code & 64u) != 0,
+            (code & 32u) != 0};
+  }
+};
+
+// One row per cluster, one pack per thread: few tokens, where code length is latency. Those for any number of sources
+// also take rows too long for one block, as many as there are.
+constexpr Form kClusterForms[] = {
+    {.norm = true, .sources = 1, .cluster = true, .once = true},
+    {.norm = true, .sources = 7, .cluster = true, .once = true},
+    {.norm = true, .sources = 0, .cluster = true},
+    {.norm = true, .sources = 0, .cluster = true, .aligned = false},
+    {.norm = true, .nvfp4 = true, .sources = 0, .cluster = true, .aligned = false},
+    {.norm = true, .nvfp4 = true, .sources = 1, .cluster = true, .once = true},
+    {.norm = true, .nvfp4 = true, .sources = 7, .cluster = true, .once = true},
+    {.norm = true, .nvfp4 = true, .sources = 0, .cluster = true},
+};
+
+// One row per block, several packs per thread: many tokens, where bytes are time.
+constexpr Form kRowForms[] = {
+    {.norm = true, .sources = 1, .packs = 2, .once = true},
+    {.norm = true, .sources = 1, .packs = 2, .lookAhead = true},
+    {.norm = true, .sources = 1, .packs = 4, .lookAhead = true},
+    {.norm = true, .sources = 7, .packs = 2, .lookAhead = true},
+    {.norm = true, .sources = 0, .packs = 2, .lookAhead = true},
+    {.norm = true, .nvfp4 = true, .sources = 1, .packs = 2, .once = true},
+    {.norm = true, .nvfp4 = true, .sources = 1, .packs = 2, .lookAhead = true},
+    {.norm = true, .nvfp4 = true, .sources = 1, .packs = 4, .lookAhead = true},
+    {.norm = true, .nvfp4 = true, .sources = 7, .packs = 2, .lookAhead = true},
+    {.norm = true, .nvfp4 = true, .sources = 0, .packs = 2, .lookAhead = true},
+};
+
+// Without norm a call is one run of packs, cut into a block's share.
+constexpr Form kPlainForms[] = {
+    {.sources = 1},
+    {.sources = 1, .once = true},
+    {.sources = 1, .packs = 2, .once = true},
+    {.sources = 1, .packs = 4, .lookAhead = true},
+    {.sources = 7},
+    {.sources = 0},
+    {.sources = 0, .aligned = false},
+    {.protocol = Protocol::kTwoshot, .packs = 2},
+    {.protocol = Protocol::kTwoshot, .packs = 2, .aligned = false},
+    {.protocol = Protocol::kTwoshot, .norm = true, .packs = 4},
+    {.protocol = Protocol::kTwoshot, .norm = true, .packs = 4, .aligned = false},
+    {.protocol = Protocol::kTwoshot, .norm = true, .nvfp4 = true, .packs = 4},
+    {.protocol = Protocol::kTwoshot, .norm = true, .nvfp4 = true, .packs = 4, .aligned = false},
+};
+
+// NULL: there is no such kernel.
+const void* findKernel(fcclDataType_t dtype, const Form& form);
+
+}  // namespace fccl::cuda

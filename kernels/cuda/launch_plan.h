@@ -1,0 +1,61 @@
+// How a call is launched on CUDA, as plain data: also for builds without the toolkit.
+#pragma once
+
+#include "fccl.h"
+#include "kernels/call.h"
+
+namespace fccl::cuda {
+
+enum class Protocol : uint8_t { kOneshot, kTwoshot };
+
+// What planning knows of the device.
+struct DeviceFacts {
+  int multiprocessors = 0;
+  int architecture = 0;      // 90 for compute capability 9.0
+  int ranksOnDevice = 1;     // whose kernels must be able to run side by side on this device
+  bool programmatic = true;  // programmatic dependent launch (FCCL_PDL)
+};
+
+// How one call is launched. Any number of blocks is right: rows are strided over them, and no block waits for another
+// one of its grid.
+struct Launch {
+  const void* kernel = nullptr;
+  int blocks = 0;
+  int threads = 0;
+  int cluster = 0;  // blocks of a cluster; 0: no clusters
+  bool programmatic = false;
+  int64_t rowsPerLaunch = 0;  // a call with more rows is several launches: what the epochs hold
+};
+
+// What a plan is made for; everything that it depends on, so that equal shapes have equal plans.
+struct Shape {
+  Protocol protocol = Protocol::kOneshot;
+  fcclDataType_t dtype = fcclBfloat16;  // fp32, fp16, bf16; the sum
+  int64_t rows = 0;                     // a call without norm is one row
+  int64_t cols = 0;
+  bool norm = false;
+  QuantKind quant = QuantKind::kNone;
+  bool aligned = true;  // all rows begin at multiples of 16 bytes
+};
+
+// A launch shape asked for instead of the planner's; 0: the planner's.
+struct ShapeWish {
+  int packsPerThread = 0;
+  int threads = 0;
+  int cluster = 0;
+  int blocks = 0;
+  bool loops = false;  // where there is a choice, the kernel whose blocks may take several rows
+};
+
+// Bytes of one epoch that a call needs. TWOSHOT: a slot for each owner's row of every source, and one for every row
+// that is gathered; without norm (one row) shares of packs.
+constexpr uint64_t epochBytes(Protocol protocol, int ranks, int64_t rows, int64_t cols, size_t elementBytes) {
+  const auto n = static_cast<uint64_t>(ranks);
+  const auto count = static_cast<uint64_t>(rows);
+  const uint64_t stride = (static_cast<uint64_t>(cols) * elementBytes + 15) / 16 * 16;
+  if (protocol == Protocol::kOneshot) return n * count * stride;
+  if (rows == 1) return (stride / 16 + n - 1) / n * n * 16 + stride + n * stride;  // whichever of the two it is
+  return ((count + n - 1) / n * n + count) * stride;
+}
+
+}  // namespace fccl::cuda

@@ -1,0 +1,242 @@
+// Which kernel a call takes, and with what launch shape. The shapes are those that won on one H200
+// (docs/performance.md).
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cuda/forms.h"
+
+namespace fccl::cuda {
+namespace {
+
+constexpr int kMaxCluster = 8;  // what every device with clusters grants
+constexpr int kWarp = 32;
+
+size_t elementBytes(fcclDataType_t dtype) { return dtype == fcclFloat32 ? 4 : 2; }
+int64_t divideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int wholeWarps(int64_t threads) { return static_cast<int>(divideUp(threads, kWarp) * kWarp); }
+
+int64_t packsPerRow(const Shape& shape) {
+  return divideUp(shape.cols * static_cast<int64_t>(elementBytes(shape.dtype)), 16);
+}
+
+// Exactly two ranks, three to eight, or any number (one too).
+int unrolledSources(int ranks) { return ranks == 2 ? 1 : ranks > 2 && ranks <= 8 ? 7 : 0; }
+
+// A kernel, and how the packs of a row (without norm: of the call) are laid over threads.
+struct Layout {
+  Form form;
+  int threads = 0;
+  int cluster = 1;
+};
+
+// A row over the blocks of a cluster, one pack per thread: 128 threads each while 8 blocks suffice.
+Layout clusterLayout(Form form, int64_t packs, int architecture, int wish = 0) {
+  form.cluster = true;
+  form.packs = 1;
+  Layout layout{form};
+  const int64_t blocks = wish != 0 ? wish : divideUp(packs, 128);
+  layout.cluster = static_cast<int>(std::clamp<int64_t>(blocks, 1, architecture >= 90 ? kMaxCluster : 1));
+  layout.threads = wholeWarps(divideUp(packs, layout.cluster));
+  return layout;
+}
+
+// A row in one block, `packs` per thread.
+Layout rowLayout(Form form, int64_t rowPacks, int packs) {
+  form.packs = packs;
+  form.lookAhead = form.protocol == Protocol::kOneshot && !form.once;
+  return {form, wholeWarps(divideUp(rowPacks, packs)), 1};
+}
+
+// Rows up to which a row is spread over a cluster of small blocks, and over one of larger blocks.
+constexpr int64_t kSmallBlockRows = 16;
+constexpr int64_t kClusterRows = 48;
+
+// Up to so many rows the padding of scales gets so many blocks or clusters of its own.
+constexpr int64_t kPaddingRows = 4;
+constexpr int64_t kPaddingTeams = 4;
+
+// In order of preference; the first that exists and fits is taken.
+std::vector<Layout> normLayouts(const Shape& shape, const DeviceFacts& facts, const ShapeWish& wish, int ranks) {
+  const int64_t packs = packsPerRow(shape);
+  const int arch = facts.architecture;
+  Form any;
+  any.protocol = shape.protocol;
+  any.norm = true;
+  any.nvfp4 = shape.quant == QuantKind::kNvfp4;
+  any.aligned = shape.aligned;
+  if (shape.protocol == Protocol::kTwoshot) return {rowLayout(any, packs, 4)};
+  if (!shape.aligned) return {clusterLayout(any, packs, arch)};
+
+  Form form = any;
+  form.sources = unrolledSources(ranks);
+  Form once = form;
+  once.once = form.sources != 0;
+  std::vector<Layout> layouts;
+  if (wish.packsPerThread == 1) layouts.push_back(clusterLayout(once, packs, arch, wish.cluster));
+  if (wish.packsPerThread > 1 && !wish.loops) layouts.push_back(rowLayout(once, packs, wish.packsPerThread));
+  if (wish.packsPerThread > 1) layouts.push_back(rowLayout(form, packs, wish.packsPerThread));
+  if (shape.rows <= kSmallBlockRows) layouts.push_back(clusterLayout(once, packs, arch));
+  if (shape.rows <= kClusterRows) {
+    layouts.push_back(clusterLayout(once, packs, arch, static_cast<int>(divideUp(packs, 512))));
+  }
+  layouts.push_back(rowLayout(once, packs, 2));
+  layouts.push_back(rowLayout(form, packs, 2));
+  layouts.push_back(rowLayout(form, packs, 4));
+  layouts.push_back(clusterLayout(any, packs, arch));
+  return layouts;
+}
+
+// Packs of a call without norm from which on a thread takes two, in blocks of 512 threads, and four.
+constexpr int64_t kPlainTwoPacks = 32 << 10;
+constexpr int64_t kPlainFourPacks = 192 << 10;
+
+std::vector<Layout> plainLayouts(const Shape& shape, const ShapeWish& wish, int ranks) {
+  Form form;
+  form.protocol = shape.protocol;
+  form.aligned = shape.aligned;
+  const int threads = wish.threads != 0 ? wish.threads : 256;
+  if (shape.protocol == Protocol::kTwoshot) {
+    form.packs = 2;
+    return {{form, threads}};
+  }
+  if (!shape.aligned) return {{form, threads}};
+  form.sources = unrolledSources(ranks);
+  Form once = form;
+  once.once = form.sources != 0;
+  std::vector<Layout> layouts;
+  const auto add = [&](Form f, int packs) {
+    f.packs = packs;
+    f.lookAhead = packs > 1 && !f.once;
+    layouts.push_back({f, threads});
+  };
+  if (wish.packsPerThread != 0) {
+    if (!wish.loops) add(once, wish.packsPerThread);
+    add(form, wish.packsPerThread);
+  }
+  const int64_t packs = packsPerRow(shape);
+  if (packs >= kPlainFourPacks) add(form, 4);
+  if (packs >= kPlainTwoPacks) {
+    add(once, 2);
+    layouts.back().threads = wish.threads != 0 ? wish.threads : 512;
+  }
+  add(once, 1);
+  add(form, 1);
+  return layouts;
+}
+
+// Blocks that may run at the same time for each of the ranks that share the device. Their kernels wait for each other,
+// so all must fit at once. The next launches' blocks take no room from them: they come when every block of a grid has
+// polled, and so every peer's block has sent. Clusters are not always granted the occupancy that is counted for them.
+cudaError_t blocksOfOneRank(const void* kernel, const Layout& layout, const DeviceFacts& facts, int* blocks) {
+  if (!layout.form.cluster || facts.architecture < 90) {
+    int perMultiprocessor = 0;
+    const cudaError_t error =
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&perMultiprocessor, kernel, layout.threads, 0);
+    *blocks = perMultiprocessor * facts.multiprocessors / facts.ranksOnDevice;
+    return error;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(layout.cluster));
+  config.blockDim = dim3(static_cast<unsigned>(layout.threads));
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(layout.cluster), 1, 1};
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+  *blocks = clusters * 3 / 4 / facts.ranksOnDevice * layout.cluster;
+  return error;
+}
+
+// Rows, without norm columns, whose slots the epochs hold.
+int64_t rowsThatFit(const Shape& shape, const CudaWorld& world) {
+  const size_t bytes = elementBytes(shape.dtype);
+  const int64_t all = shape.norm ? shape.rows : shape.cols;
+  const auto fits = [&](int64_t n) {
+    return (shape.norm ? epochBytes(shape.protocol, world.ranks, n, shape.cols, bytes)
+                       : epochBytes(shape.protocol, world.ranks, 1, n, bytes)) <= world.epochBytes;
+  };
+  if (fits(all)) return all;
+  int64_t low = 0;
+  int64_t high = all;
+  while (low + 1 < high) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  // Parts begin where packs begin, whatever the data type.
+  return shape.norm ? low : low / 64 * 64;
+}
+
+// What there is to do at once: rows, or blocks of packs.
+int64_t pieces(const Shape& shape, const Layout& layout, int64_t rowsPerLaunch, int ranks) {
+  int64_t work = rowsPerLaunch;
+  if (!shape.norm) {
+    const int64_t perBlock = static_cast<int64_t>(layout.form.packs) * layout.threads * 16;
+    work = divideUp(work * static_cast<int64_t>(elementBytes(shape.dtype)), perBlock);
+  }
+  return shape.protocol == Protocol::kTwoshot ? divideUp(work, ranks) : work;
+}
+
+}  // namespace
+
+cudaError_t readDeviceFacts(int device, DeviceFacts* facts) {
+  int major = 0;
+  int minor = 0;
+  cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&facts->multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  }
+  facts->architecture = major * 10 + minor;
+  return error;
+}
+
+Shape shapeOf(Protocol protocol, fcclDataType_t dtype, const RowArgs& rows) {
+  Shape shape{protocol, dtype, rows.rows, rows.cols, rows.weight != nullptr, rows.quant, true};
+  const auto bytes = static_cast<int64_t>(elementBytes(dtype));
+  if (shape.norm && rows.cols * bytes % 16 != 0) shape.aligned = false;
+  for (const void* p :
+       {rows.input, rows.residual, rows.weightIsFp32 ? nullptr : rows.weight, static_cast<const void*>(rows.reducedOut),
+        static_cast<const void*>(rows.residualOut), static_cast<const void*>(rows.normOut)}) {
+    if (reinterpret_cast<uintptr_t>(p) % 16 != 0) shape.aligned = false;
+  }
+  return shape;
+}
+
+cudaError_t plan(const DeviceFacts& facts, const CudaWorld& world, const Shape& shape, const ShapeWish& wish,
+                 Launch* launch, const char** reason) {
+  *launch = Launch();
+  *reason = nullptr;
+  launch->rowsPerLaunch = rowsThatFit(shape, world);
+  if (launch->rowsPerLaunch <= 0) {
+    *reason = "one row exceeds the workspace";
+    return cudaSuccess;
+  }
+  launch->programmatic = facts.programmatic && facts.architecture >= 90;
+  for (const Layout& layout :
+       shape.norm ? normLayouts(shape, facts, wish, world.ranks) : plainLayouts(shape, wish, world.ranks)) {
+    const void* kernel = findKernel(shape.dtype, layout.form);
+    if (kernel == nullptr || layout.threads > layout.form.maxThreads()) continue;
+    int most = 0;
+    const cudaError_t error = blocksOfOneRank(kernel, layout, facts, &most);
+    if (error != cudaSuccess) return error;
+    const int64_t work = pieces(shape, layout, launch->rowsPerLaunch, world.ranks);
+    const int64_t teams = most / layout.cluster;
+    if (teams == 0 || (layout.form.once && work > teams)) continue;
+    const int64_t wanted = wish.blocks != 0 && !layout.form.once ? wish.blocks : work;
+    launch->kernel = kernel;
+    launch->threads = layout.threads;
+    launch->cluster = layout.form.cluster && facts.architecture >= 90 ? layout.cluster : 0;
+    launch->blocks = static_cast<int>(std::clamp<int64_t>(wanted, 1, teams)) * layout.cluster;
+    // Few rows leave many scales as padding; blocks of their own zero it beside the rows.
+    if (layout.form.once && layout.form.nvfp4 && work <= kPaddingRows) {
+      launch->blocks += static_cast<int>(std::min(teams - work, kPaddingTeams)) * layout.cluster;
+    }
+    return cudaSuccess;
+  }
+  *reason = "a row is too long for the kernels, or not aligned to 16 bytes";
+  return cudaSuccess;
+}
+
+}  // namespace fccl::cuda

@@ -1,0 +1,342 @@
+// CUDA: staging areas in GPU memory that all ranks have mapped, control blocks in host memory, and two words of pinned
+// memory through which the host and this rank's kernels tell each other to give up. A call is a kernel on the caller's
+// stream.
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "kernels/cuda/cuda_kernels.h"
+#include "lib/engine.h"
+#include "lib/testing.h"
+#include "transport/cuda_driver.h"
+#include "transport/machine.h"
+
+namespace fccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kEpochs = 3;
+
+// Of one staging area. The default holds what ONESHOT needs of 128 rows x 8192 columns of bf16.
+uint64_t epochBytesOf(const Options& options, int ranks) {
+  const uint64_t wanted =
+      options.cudaWorkspaceBytes != 0
+          ? static_cast<uint64_t>(options.cudaWorkspaceBytes)
+          : std::max<uint64_t>(16 << 20, cuda::epochBytes(cuda::Protocol::kOneshot, ranks, 128, 8192, 2));
+  return (wanted + kPage - 1) / kPage * kPage;
+}
+
+// Pinned memory of one rank: the words, and the data of the test that a new communicator is put to.
+struct Pinned {
+  cuda::HostWords words;
+  static constexpr size_t kTestElements = 4 * 256;
+  alignas(16) float input[kTestElements];
+  alignas(16) float output[kTestElements];
+};
+
+// What kernels of this rank use, so that it must outlive them.
+struct DeviceSide {
+  int device = 0;
+  std::unique_ptr<SymmetricMemory> memory;
+  Pinned* pinned = nullptr;
+
+  DeviceSide() = default;
+  DeviceSide(const DeviceSide&) = delete;
+  DeviceSide& operator=(const DeviceSide&) = delete;
+  ~DeviceSide() {
+    const OutsideCapture outside;
+    const CurrentDevice current(device);
+    memory.reset();
+    if (pinned != nullptr) cudaFreeHost(pinned);
+  }
+};
+
+// Between a destructor and the thread that waits for the device.
+struct Leaving {
+  std::mutex mutex;
+  bool gone = false;  // the device side is being given back
+};
+
+class CudaEngine final : public Engine {
+ public:
+  CudaEngine(host::World& world, const Options& options, int ranksOnDevice)
+      : world_(world), options_(options), side_(std::make_shared<DeviceSide>()), ranksOnDevice_(ranksOnDevice) {
+    side_->device = options.cudaDevice;
+  }
+
+  // Kernels that are still under way use what is given back here. They are waited for on a thread of their own: where
+  // the device does not come to rest, since other work on it waits for something that the caller has yet to do, that
+  // thread takes over what they use, and the caller goes on.
+  ~CudaEngine() override {
+    if (side_->pinned == nullptr) return;
+    Pinned* const pinned = side_->pinned;
+    try {
+      auto leaving = std::make_shared<Leaving>();
+      std::promise<void> done;
+      std::future<void> rest = done.get_future();
+      std::thread([side = std::move(side_), leaving, done = std::move(done)]() mutable {
+        {
+          const OutsideCapture outside;
+          const CurrentDevice current(side->device);
+          cudaDeviceSynchronize();
+        }
+        {
+          const std::lock_guard lock(leaving->mutex);
+          leaving->gone = true;
+        }
+        side.reset();
+        done.set_value();
+      }).detach();
+      if (rest.wait_for(kPatience) == std::future_status::ready) return;
+      {
+        const std::lock_guard lock(leaving->mutex);
+        if (!leaving->gone) stop(pinned);
+      }
+      rest.wait_for(kPatience);
+    } catch (const std::exception& error) {
+      FCCL_WARN("GPU memory is given back without waiting for kernels: {}", error.what());
+    }
+  }
+
+  Status share(Bootstrap& bootstrap) override {
+    const OutsideCapture outside;
+    const CurrentDevice current(side_->device);
+    HostMemoryOptions hostOptions;
+    hostOptions.provider = options_.sharedMemory;
+    hostOptions.timeout = options_.initTimeout();
+    FCCL_TRY_ASSIGN(control_, createHostMemory(bootstrap, host::controlBytes(), hostOptions));
+    for (int r = 0; r < world_.ranks; r++) world_.memory.push_back(control_->peer(r));
+    world_.alive = [](const void* memory, int r) { return static_cast<const SymmetricMemory*>(memory)->alive(r); };
+    world_.aliveContext = control_.get();
+    host::prepareControl(world_, testing::testOptions().firstSequence);
+
+    FCCL_TRY(bootstrap.agree(prepareDevice()));
+    cudaWorld_.rank = world_.rank;
+    cudaWorld_.ranks = world_.ranks;
+    cudaWorld_.epochBytes = epochBytesOf(options_, world_.ranks);
+    cudaWorld_.hostWords = &side_->pinned->words;
+    CudaMemoryOptions memoryOptions = cudaMemoryOptions();
+    memoryOptions.prepare = [this](char* data) { return arm(data); };
+    FCCL_TRY_ASSIGN(side_->memory, createCudaMemory(bootstrap, armedBytes() + kPage, memoryOptions));
+    for (int r = 0; r < world_.ranks; r++) cudaWorld_.memory[r] = side_->memory->peer(r);
+    cudaWorld_.state = reinterpret_cast<cuda::DeviceState*>(side_->memory->peer(world_.rank) + armedBytes());
+    return {};
+  }
+
+  // Two real calls: what the driver says of access between GPUs is not always so, and the kernels are in place for a
+  // first call that is captured.
+  Status look(Facts*) override {
+    const OutsideCapture outside;
+    const CurrentDevice current(side_->device);
+    cudaWorld_.timeoutNanoseconds = static_cast<uint64_t>(std::chrono::nanoseconds(options_.initTimeout()).count());
+    Status tried = tryOut(cuda::Protocol::kOneshot);
+    if (tried.ok()) tried = tryOut(cuda::Protocol::kTwoshot);
+    cudaWorld_.timeoutNanoseconds = static_cast<uint64_t>(options_.timeoutMs) * 1'000'000;
+    if (!tried.ok()) {
+      uint32_t running = host::kRunning;
+      // Release: as in Communicator::fail(). Peers that wait for this rank see it and end.
+      world_.control(world_.rank)
+          .ended.value.compare_exchange_strong(running, host::kGaveUp, std::memory_order_release,
+                                               std::memory_order_relaxed);
+    }
+    return tried;
+  }
+
+  Status prepare(const CheckedCall& call, Plan* plan) override {
+    const OutsideCapture outside;
+    const CurrentDevice current(side_->device);
+    const auto protocol =
+        plan->protocol == host::Protocol::kTwoshot ? cuda::Protocol::kTwoshot : cuda::Protocol::kOneshot;
+    return findLaunch(protocol, call.call.dtype, call.call.rows, &plan->launch);
+  }
+
+  // One launch, or several where the staging areas do not hold the call. No allocation, no other CUDA call.
+  Status run(CheckedCall& call, const Plan& plan) override {
+    const CurrentDevice current(side_->device);
+    FCCL_CUDA(cuda::launch(plan.launch, call.call.dtype, cudaWorld_, call.call.rows, call.stream));
+    return {};
+  }
+
+  Result<std::unique_ptr<SymmetricMemory>> mapWindow(Bootstrap& bootstrap, void* buffer, size_t bytes) override {
+    return mapCudaWindow(bootstrap, buffer, bytes, cudaMemoryOptions());
+  }
+
+  Status inspect(const CheckedCall& call, bool* compare) override {
+    const CurrentDevice current(side_->device);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    FCCL_CUDA(cudaStreamIsCapturing(call.stream, &status));
+    *compare = status == cudaStreamCaptureStatusNone;
+    if (!*compare) FCCL_INFO("FCCL_CHECK compares no call that is being captured into a graph.");
+    return checkBuffers(call);
+  }
+
+  int device() const override { return side_->device; }
+
+  host::Failure lateRank() const override {
+    // Acquire: nothing else is read with it but what it says.
+    const uint32_t expired = std::atomic_ref(side_->pinned->words.expired).load(std::memory_order_acquire);
+    if (expired == 0) return {};
+    return {host::FailureKind::kTimeout, static_cast<int>(expired) - 1};
+  }
+
+  void stopWaits() override { stop(side_->pinned); }
+
+  std::string describe() const override {
+    return fmt::format("GPU {}, {}, 3 staging areas of {}", side_->device, side_->memory->kind(),
+                       describeBytes(cudaWorld_.epochBytes));
+  }
+
+ private:
+  static constexpr auto kPatience = 400ms;
+
+  // Release: whatever made the host give up comes before; kernels act on the word alone.
+  static void stop(Pinned* pinned) { std::atomic_ref(pinned->words.abort).store(1, std::memory_order_release); }
+
+  uint64_t armedBytes() const { return kEpochs * cudaWorld_.epochBytes; }
+
+  CudaMemoryOptions cudaMemoryOptions() const {
+    CudaMemoryOptions result;
+    result.device = side_->device;
+    result.way = options_.cudaMemory;
+    result.timeout = options_.initTimeout();
+    result.ranks = control_.get();
+    return result;
+  }
+
+  Status prepareDevice() {
+    if (world_.ranks > cuda::kMaxRanks) {
+      return failure(fcclInvalidArgument, "nranks is {}; a CUDA communicator has at most {} ranks.", world_.ranks,
+                     cuda::kMaxRanks);
+    }
+    FCCL_CUDA(cudaFree(nullptr));  // starts CUDA on this GPU where nothing has yet
+    FCCL_CUDA(cuda::load());
+    FCCL_CUDA(cuda::readDeviceFacts(side_->device, &facts_));
+    facts_.ranksOnDevice = ranksOnDevice_;
+    void* pinned = nullptr;
+    FCCL_CUDA(cudaHostAlloc(&pinned, sizeof(Pinned), cudaHostAllocMapped | cudaHostAllocPortable));
+    side_->pinned = new (pinned) Pinned{};
+    return {};
+  }
+
+  Status findLaunch(cuda::Protocol protocol, fcclDataType_t dtype, const RowArgs& rows, cuda::Launch* launch) const {
+    const char* reason = nullptr;
+    FCCL_CUDA(cuda::plan(facts_, cudaWorld_, cuda::shapeOf(protocol, dtype, rows), {}, launch, &reason));
+    if (launch->kernel == nullptr && protocol == cuda::Protocol::kTwoshot) {
+      // Rows that it has no kernel for: the same bits from ONESHOT, on every rank alike.
+      return findLaunch(cuda::Protocol::kOneshot, dtype, rows, launch);
+    }
+    if (launch->kernel != nullptr) return {};
+    return failure(fcclInvalidArgument,
+                   "a call of {} x {} {} cannot be carried out on CUDA: {}; staging areas have {} bytes each, which "
+                   "cudaWorkspaceBytes (FCCL_CUDA_WORKSPACE_BYTES) sets.",
+                   rows.rows, rows.cols, host::dtypeName(dtype), reason, cudaWorld_.epochBytes);
+  }
+
+  // Before any peer has the memory.
+  Status arm(char* data) const {
+    FCCL_TRY_ASSIGN(const PrivateStream stream, PrivateStream::make());
+    FCCL_CUDA(cuda::arm(data, armedBytes(), stream.get()));
+    FCCL_CUDA(cudaMemsetAsync(data + armedBytes(), 0, kPage, stream.get()));
+    FCCL_CUDA(cudaStreamSynchronize(stream.get()));
+    return {};
+  }
+
+  static float testValue(int rank, size_t i) { return static_cast<float>((rank + 1) * static_cast<int>(i % 97 + 1)); }
+
+  Status tryOut(cuda::Protocol protocol) {
+    Pinned& pinned = *side_->pinned;
+    for (size_t i = 0; i < Pinned::kTestElements; i++) {
+      pinned.input[i] = testValue(world_.rank, i);
+      pinned.output[i] = 0;
+    }
+    RowArgs rows;
+    rows.input = pinned.input;
+    rows.reducedOut = pinned.output;
+    rows.rows = 1;
+    rows.cols = Pinned::kTestElements;
+    FCCL_TRY_ASSIGN(const PrivateStream stream, PrivateStream::make());
+    cuda::Launch launch;
+    FCCL_TRY(findLaunch(protocol, fcclFloat32, rows, &launch));
+    FCCL_CUDA(cuda::launch(launch, fcclFloat32, cudaWorld_, rows, stream.get()));
+    FCCL_TRY(awaitTest(stream.get()));
+    for (size_t i = 0; i < Pinned::kTestElements; i++) {
+      float wanted = 0;
+      for (int r = 0; r < world_.ranks; r++) wanted += testValue(r, i);
+      if (pinned.output[i] == wanted) continue;
+      return failure(fcclSystemError,
+                     "what GPUs write into each other's memory does not arrive: a test sum is {} in place of {}. The "
+                     "driver reports access between them that does not work (IOMMU, ACS, or a virtual machine without "
+                     "it); use other GPUs, or a HOST communicator.",
+                     pinned.output[i], wanted);
+    }
+    return {};
+  }
+
+  Status awaitTest(cudaStream_t stream) {
+    auto nextLook = std::chrono::steady_clock::now();
+    for (;;) {
+      const cudaError_t code = cudaStreamQuery(stream);
+      if (code == cudaSuccess) break;
+      if (code != cudaErrorNotReady) FCCL_CUDA(code);
+      (void)cudaGetLastError();
+      std::this_thread::sleep_for(20us);
+      if (std::chrono::steady_clock::now() < nextLook) continue;
+      nextLook += 50ms;
+      for (int r = 0; r < world_.ranks; r++) {
+        // Acquire: as in Communicator::endedRank().
+        const bool ended = world_.control(r).ended.value.load(std::memory_order_acquire) != host::kRunning;
+        if (r == world_.rank || (!ended && control_->alive(r))) continue;
+        stopWaits();
+        FCCL_CUDA(cudaStreamSynchronize(stream));
+        return failure(fcclRemoteError, "rank {} has given up while the new communicator was tested.", r);
+      }
+    }
+    const host::Failure late = lateRank();
+    if (late.kind == host::FailureKind::kNone) return {};
+    return failure(fcclRemoteError, "nothing came from rank {} while the new communicator was tested.", late.rank);
+  }
+
+  Status checkBuffers(const CheckedCall& call) const {
+    const RowArgs& rows = call.call.rows;
+    const std::pair<const char*, const void*> buffers[] = {
+        {"input", rows.input},           {"residual", rows.residual},       {"weight", rows.weight},
+        {"reducedOut", rows.reducedOut}, {"residualOut", rows.residualOut}, {"normOut", rows.normOut},
+        {"quantOut", rows.quantOut},     {"scaleOut", rows.scaleOut},       {"scale", rows.quantScale}};
+    int pageable = 0;
+    FCCL_CUDA(cudaDeviceGetAttribute(&pageable, cudaDevAttrPageableMemoryAccess, side_->device));
+    for (const auto& [name, pointer] : buffers) {
+      if (pointer == nullptr || call.empty()) continue;
+      cudaPointerAttributes attributes{};
+      FCCL_CUDA(cudaPointerGetAttributes(&attributes, pointer));
+      if (attributes.type != cudaMemoryTypeUnregistered || pageable != 0) continue;
+      return failure(fcclInvalidArgument,
+                     "{} is {}, host memory that GPU {} cannot reach; a CUDA communicator takes memory of cudaMalloc, "
+                     "fcclMemAlloc and the like.",
+                     name, pointer, side_->device);
+    }
+    return {};
+  }
+
+  host::World& world_;
+  const Options& options_;
+  std::unique_ptr<SymmetricMemory> control_;
+  std::shared_ptr<DeviceSide> side_;
+  cuda::CudaWorld cudaWorld_{};
+  cuda::DeviceFacts facts_;
+  const int ranksOnDevice_;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> makeCudaEngine(host::World& world, const Options& options, int ranksOnDevice) {
+  return std::make_unique<CudaEngine>(world, options, ranksOnDevice);
+}
+
+}  // namespace fccl

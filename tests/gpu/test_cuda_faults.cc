@@ -1,0 +1,239 @@
+// Ranks on a GPU that abort, die or stay away: the kernels of all others end, an error names the rank, and the GPU goes
+// on working for them.
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <chrono>
+#include <regex>
+#include <thread>
+
+#include "tests/gpu/device_ranks.h"
+#include "tests/support/process_ranks.h"
+
+using namespace fccl::test;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool names(const std::string& message, int rank) {
+  return std::regex_search(message, std::regex(fmt::format("\\brank {}\\b", rank)));
+}
+
+fcclResult_t asyncErrorOf(fcclComm_t comm) {
+  fcclResult_t async = fcclSuccess;
+  const fcclResult_t asked = fcclCommGetAsyncError(comm, &async);
+  return asked != fcclSuccess ? asked : async;
+}
+
+// Enqueues an all-reduce of a few elements; the buffer is not looked at.
+fcclResult_t enqueue(RankDevice& device, fcclComm_t comm, void* data) {
+  return fcclAllReduce(data, data, 500, fcclFloat32, fcclSum, comm, device.stream());
+}
+
+}  // namespace
+
+TEST_CASE("CUDA faults: fcclCommAbort from another thread ends a kernel that waits, and tells the peer") {
+  FCCL_NEED_GPUS(1);
+  CudaRanks cuda(2);
+  RankDevice& device = cuda.device(0);
+  void* const data = device.take(4096);
+  REQUIRE(enqueue(device, cuda.group().comm(0), data) == fcclSuccess);
+  std::this_thread::sleep_for(Milliseconds(50));
+  CHECK(cudaStreamQuery(device.stream()) == cudaErrorNotReady);
+  const auto begin = Clock::now();
+  std::thread([&] { CHECK(fcclCommAbort(cuda.group().comm(0)) == fcclSuccess); }).join();
+  CHECK(Clock::now() - begin < Seconds(1));
+  CHECK(cudaStreamSynchronize(device.stream()) == cudaSuccess);
+  cuda.group().forget(0);
+  const fcclComm_t peer = cuda.group().comm(1);
+  CHECK(asyncErrorOf(peer) == fcclRemoteError);
+  INFO(fcclGetLastError(peer));
+  CHECK(names(fcclGetLastError(peer), 0));
+  CHECK(enqueue(cuda.device(1), peer, data) == fcclRemoteError);
+  // The context is whole.
+  CudaRanks fresh(2);
+  fresh.run(FusedCase{});
+}
+
+TEST_CASE("CUDA faults: a rank that stays away is named at the time limit") {
+  FCCL_NEED_GPUS(1);
+  fcclConfig_t config = cudaConfig();
+  config.timeoutMs = 400;
+  CudaRanks cuda(3, config);
+  for (const int r : {0, 2}) {
+    RankDevice& device = cuda.device(r);
+    REQUIRE(enqueue(device, cuda.group().comm(r), device.take(4096)) == fcclSuccess);
+  }
+  for (const int r : {0, 2}) {
+    CHECK(cudaStreamSynchronize(cuda.device(r).stream()) == cudaSuccess);
+    const fcclComm_t comm = cuda.group().comm(r);
+    CHECK(asyncErrorOf(comm) == fcclRemoteError);
+    INFO(fcclGetLastError(comm));
+    CHECK(names(fcclGetLastError(comm), 1));
+    CHECK(std::string(fcclGetLastError(comm)).find("FCCL_TIMEOUT_MS") != std::string::npos);
+    CHECK(enqueue(cuda.device(r), comm, cuda.device(r).take(4096)) == fcclRemoteError);
+  }
+  // The late rank is told as well, and does not wait.
+  CHECK(enqueue(cuda.device(1), cuda.group().comm(1), cuda.device(1).take(4096)) == fcclRemoteError);
+  CudaRanks fresh(3);
+  fresh.run(FusedCase{});
+}
+
+TEST_CASE("CUDA faults: ranks destroy in any order, at any time") {
+  FCCL_NEED_GPUS(1);
+  for (const int first : {0, 1, 2}) {
+    CudaRanks cuda(3);
+    cuda.run(FusedCase{});
+    REQUIRE(fcclCommDestroy(cuda.group().comm(first)) == fcclSuccess);
+    cuda.group().forget(first);
+    std::this_thread::sleep_for(Milliseconds(120));  // the others look after themselves meanwhile
+    for (int r = 0; r < 3; ++r) {
+      if (r != first) CHECK(asyncErrorOf(cuda.group().comm(r)) == fcclSuccess);
+    }
+    // Who calls all the same learns that nobody is there.
+    const int other = (first + 1) % 3;
+    RankDevice& device = cuda.device(other);
+    CHECK(enqueue(device, cuda.group().comm(other), device.take(4096)) == fcclRemoteError);
+    CHECK(names(fcclGetLastError(cuda.group().comm(other)), first));
+  }
+}
+
+namespace {
+
+const RankProgram kCudaCollectives("cuda collectives", [](RankProcess& self) {
+  const fcclConfig_t config = cudaConfig();
+  fcclComm_t comm = self.init(&config);
+  std::string wrong;
+  int code = 0;
+  try {
+    RankDevice device;
+    uint64_t seed = 0;
+    for (const size_t count : {size_t{1}, size_t{1000}, size_t{100'003}}) {
+      for (const fcclDataType_t dtype : {fcclBfloat16, fcclFloat32}) {
+        if (wrong.empty()) wrong = allReduceOnDevice(device, comm, self.rank, self.ranks, dtype, count, ++seed);
+      }
+    }
+    for (const fcclFusionPattern_t pattern : allPatterns()) {
+      FusedCase asked;
+      asked.pattern = pattern;
+      asked.tokens = 5;
+      asked.hidden = 2880;
+      asked.seed = ++seed;
+      asked.strategy = seed % 2 == 0 ? fcclStrategyOneshot : fcclStrategyTwoshot;
+      FusedProblem problem(asked, self.ranks);
+      Bytes norm;
+      for (const fcclFusionPattern_t each : {traits(pattern).withNormOut, pattern}) {
+        if (!wrong.empty()) break;
+        FusedBuffers own(problem, self.rank, each);
+        device.reset();
+        DeviceArgs call(device, asked, own);
+        if (fcclAllReduceFused(&call.args(), comm, device.stream()) != fcclSuccess) {
+          wrong = fcclGetLastError(comm);
+          break;
+        }
+        call.fetch();
+        const FusedOutputs outputs = own.outputs();
+        if (!outputs.norm.empty()) norm = outputs.norm;
+        wrong = problem.check(each, outputs, norm);
+      }
+    }
+    if (wrong.empty() && asyncErrorOf(comm) != fcclSuccess) wrong = fcclGetLastError(comm);
+  } catch (const std::exception& error) {
+    wrong = error.what();
+  }
+  self.send(wrong.empty() ? "right" : "wrong " + wrong);
+  self.receive();  // all are done
+  code = fcclCommDestroy(comm) == fcclSuccess && wrong.empty() ? 0 : 1;
+  return code;
+});
+
+void collectivesInProcesses(int ranks, const Environment& environment) {
+  const auto before = fcclNames();
+  ProcessRanks processes("cuda collectives", ranks, environment);
+  processes.relayId();
+  for (int r = 0; r < ranks; ++r) processes.expect(r, "right", Milliseconds(60'000));
+  processes.tellAll("leave");
+  processes.expectAllExit();
+  CHECK(fcclLeftovers(before).empty());
+}
+
+}  // namespace
+
+TEST_CASE("CUDA processes: collectives through both ways of sharing memory") {
+  FCCL_NEED_GPUS(1);
+  collectivesInProcesses(2, {{"FCCL_CUDA_MEMORY", "vmm"}});
+  collectivesInProcesses(2, {{"FCCL_CUDA_MEMORY", "ipc"}});
+  collectivesInProcesses(3, {});
+}
+
+TEST_CASE("CUDA processes: 8 of them share a GPU") {
+  FCCL_NEED_GPUS(1);
+  collectivesInProcesses(8, {});
+}
+
+namespace {
+
+// Collectives without end, until one fails; then what it says, whether the GPU still works, and out.
+const RankProgram kCudaStream("cuda stream", [](RankProcess& self) {
+  const fcclConfig_t config = cudaConfig();
+  fcclComm_t comm = self.init(&config);
+  try {
+    RankDevice device;
+    void* const data = device.take(4 << 20);
+    const size_t count = self.argument == "large" ? 1'000'000 : 500;
+    self.send("ready");
+    fcclResult_t result = fcclSuccess;
+    for (int call = 0; result == fcclSuccess; ++call) {
+      result = fcclAllReduce(data, data, count, fcclFloat32, fcclSum, comm, device.stream());
+      if (result == fcclSuccess && call % 8 == 7) {
+        device.synchronize();
+        result = asyncErrorOf(comm);
+      }
+    }
+    const std::string sentence = fcclGetLastError(comm);
+    device.synchronize();
+    self.send(fmt::format("failed {} {}", static_cast<int>(result), sentence));
+    fcclComm_t alone = nullptr;
+    fcclUniqueId id;
+    bool works = fcclGetUniqueId(&id) == fcclSuccess && fcclCommInit(&alone, 1, id, 0, &config) == fcclSuccess;
+    works = works && allReduceOnDevice(device, alone, 0, 1, fcclFloat32, 1000, 1).empty();
+    works = works && fcclCommDestroy(alone) == fcclSuccess;
+    self.send(works ? "works" : fmt::format("broken {}", fcclGetLastError(nullptr)));
+  } catch (const std::exception& error) {
+    self.send(fmt::format("broken {}", error.what()));
+  }
+  return fcclCommDestroy(comm) == fcclSuccess ? 0 : 1;
+});
+
+void killInStream(int ranks, int victim, const std::string& kind, const Environment& environment) {
+  INFO(kind << ", rank " << victim << " of " << ranks << " killed");
+  const auto before = fcclNames();
+  ProcessRanks processes("cuda stream", ranks, environment, kind);
+  processes.relayId();
+  processes.expectAll("ready", Milliseconds(60'000));
+  std::this_thread::sleep_for(Milliseconds(80));
+  const auto killed = Clock::now();
+  processes.signal(victim, SIGKILL);
+  for (int r = 0; r < ranks; ++r) {
+    if (r == victim) continue;
+    const RankResult result = processes.expectResult(r, "failed", Milliseconds(20'000));
+    const Seconds took = Clock::now() - killed;
+    INFO("rank " << r << " after " << took.count() << " s: " << result.message);
+    CHECK(result.result == fcclRemoteError);
+    CHECK(names(result.message, victim));
+    CHECK(took < Seconds(2) * slowness());
+    processes.expect(r, "works", Milliseconds(60'000));
+    processes.expectExit(r);
+  }
+  CHECK(fcclLeftovers(before).empty());
+}
+
+}  // namespace
+
+TEST_CASE("CUDA processes: SIGKILL of one ends the kernels of all others, which can go on using the GPU") {
+  FCCL_NEED_GPUS(1);
+  killInStream(2, 1, "small", {{"FCCL_CUDA_MEMORY", "vmm"}});
+  killInStream(2, 0, "large", {{"FCCL_CUDA_MEMORY", "ipc"}});
+  killInStream(4, 2, "small", {});
+}
