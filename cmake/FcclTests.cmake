@@ -85,6 +85,21 @@ if(sources)
     add_executable(fccl-kernel-shapes tests/perf/cuda/kernel_shapes.cc)
     target_link_libraries(fccl-kernel-shapes PRIVATE fccl_perf_parts)
   endif()
+  # The commit, for the report; as of the last configuration.
+  execute_process(COMMAND git describe --always --dirty WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} OUTPUT_VARIABLE fccl_git
+                  OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(fccl_git)
+    set_source_files_properties(tests/perf/main.cc PROPERTIES COMPILE_DEFINITIONS FCCL_GIT_DESCRIBE="${fccl_git}")
+  endif()
+
+  # What the template over Team costs: its kernels against hand-written loops.
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    add_executable(fccl-team-overhead tests/perf/team_overhead/main.cc tests/perf/team_overhead/hand_written_avx512.cc)
+    target_link_libraries(fccl-team-overhead PRIVATE fccl_perf_parts)
+    set_source_files_properties(
+      tests/perf/team_overhead/hand_written_avx512.cc
+      PROPERTIES COMPILE_OPTIONS "${avx512};${fccl_kernel_optimization};-ffp-contract=off;-fno-math-errno")
+  endif()
 endif()
 
 fccl_test_folder(unit 60)

@@ -1,5 +1,6 @@
 // What a fused pattern consists of. Only the norm is compiled in: the rest are facts of the call, whose tests are
-// predicted or uniform, while an instantiation per pattern is not free.
+// predicted or uniform, while an instantiation per pattern is not free. The host has one more for the most used
+// pattern.
 #pragma once
 
 #include "kernels/call.h"

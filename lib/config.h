@@ -25,7 +25,7 @@ struct Options {
   host::Simd simd = host::Simd::kGeneric;
   int cudaDevice = -1;  // -1: not named
   bool allowSharedDevice = false;
-  int cudaWorkspaceBytes = 0;  // 0: chosen by the number of ranks
+  int cudaWorkspaceBytes = 0;  // 0: the engine's default
   CudaMemoryWay cudaMemory = CudaMemoryWay::kAuto;
 
   // For every wait of initialisation; a year where there is no limit.

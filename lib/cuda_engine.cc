@@ -24,12 +24,12 @@ using namespace std::chrono_literals;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kEpochs = 3;
 
-// Of one staging area. The default holds what ONESHOT needs of 128 rows x 8192 columns of bf16.
-uint64_t epochBytesOf(const Options& options, int ranks) {
+// Of one staging area. Larger calls are several launches, and each costs what a call of few rows costs; 64 MiB hold
+// ONESHOT of 2048 rows x 8192 columns of bf16 on two ranks.
+constexpr uint64_t kDefaultEpochBytes = 64 << 20;
+uint64_t epochBytesOf(const Options& options) {
   const uint64_t wanted =
-      options.cudaWorkspaceBytes != 0
-          ? static_cast<uint64_t>(options.cudaWorkspaceBytes)
-          : std::max<uint64_t>(16 << 20, cuda::epochBytes(cuda::Protocol::kOneshot, ranks, 128, 8192, 2));
+      options.cudaWorkspaceBytes != 0 ? static_cast<uint64_t>(options.cudaWorkspaceBytes) : kDefaultEpochBytes;
   return (wanted + kPage - 1) / kPage * kPage;
 }
 
@@ -120,7 +120,7 @@ class CudaEngine final : public Engine {
     FCCL_TRY(bootstrap.agree(prepareDevice()));
     cudaWorld_.rank = world_.rank;
     cudaWorld_.ranks = world_.ranks;
-    cudaWorld_.epochBytes = epochBytesOf(options_, world_.ranks);
+    cudaWorld_.epochBytes = epochBytesOf(options_);
     cudaWorld_.hostWords = &side_->pinned->words;
     CudaMemoryOptions memoryOptions = cudaMemoryOptions();
     memoryOptions.prepare = [this](char* data) { return arm(data); };

@@ -1,6 +1,7 @@
 #include "transport/numa.h"
 
 #include <hwloc.h>
+#include <linux/mempolicy.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -8,7 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/log.h"
@@ -64,6 +67,18 @@ std::vector<Bitmap> allowedCoreSets(hwloc_topology_t topology) {
   return cores;
 }
 
+// Asked of the kernel, and the pages placed by it, because hwloc's first use loads all of its plug-ins, graphics
+// libraries among them: no way to start a communicator that binds nothing. hwloc has no call that prevents it.
+bool severalNumaNodes() {
+  static const bool several = [] {
+    std::ifstream file("/sys/devices/system/node/online");  // "0" or "0-3" or "0,2"
+    std::string nodes;
+    std::getline(file, nodes);
+    return nodes.find_first_of(",-") != std::string::npos;
+  }();
+  return several;
+}
+
 }  // namespace
 
 Status bindThisThread(int localRank, int localRanks) {
@@ -109,13 +124,15 @@ int thisNumaNode() {
 }
 
 void placeOnThisNumaNode(void* data, size_t bytes) {
-  const hwloc_topology_t topology = machine();
   const int node = thisNumaNode();
-  if (topology == nullptr || node < 0 || hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE) < 2) return;
-  const Bitmap set(hwloc_bitmap_alloc());
-  if (set == nullptr || hwloc_bitmap_only(set.get(), static_cast<unsigned>(node)) != 0) return;
-  // Without STRICT: preferred, so that a full node gives pages of another one rather than an error.
-  if (hwloc_set_area_membind(topology, data, bytes, set.get(), HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET) != 0) {
+  if (node < 0 || !severalNumaNodes()) return;
+  constexpr size_t kBits = sizeof(unsigned long) * 8;
+  const size_t bit = static_cast<size_t>(node);
+  std::vector<unsigned long> nodes(bit / kBits + 1);
+  nodes[bit / kBits] = 1UL << bit % kBits;
+  // Preferred, so that a full node gives pages of another one rather than an error. The kernel reads one bit less than
+  // it is told.
+  if (::syscall(SYS_mbind, data, bytes, MPOL_PREFERRED, nodes.data(), nodes.size() * kBits + 1, 0) != 0) {
     FCCL_INFO("{} bytes could not be placed on NUMA node {}: {}", bytes, node, std::strerror(errno));
   }
 }

@@ -1,5 +1,5 @@
-// Where threads and memory are placed, through hwloc. The machine's layout is read once per process and kept (a cache
-// that says so); what this process is allowed to use is asked each time.
+// Where threads (through hwloc) and memory are placed. The machine's layout is read once per process, when a thread is
+// first bound, and kept; what this process is allowed to use is asked each time.
 #pragma once
 
 #include <cstddef>

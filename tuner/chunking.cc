@@ -41,7 +41,7 @@ size_t slotRowStride(const Query& query) {
   return roundUp(static_cast<size_t>(query.cols) * host::dtypeBytes(query.dtype));
 }
 
-size_t rowScratchBytes(const Query& query) { return query.norm ? slotRowStride(query) + kCutUnit : 0; }
+size_t rowScratchBytes(const Query& query) { return query.norm ? slotRowStride(query) + 2 * kCutUnit : 0; }
 
 host::Shape cutForAll(const Query& query, size_t slotBytes, size_t wantedBytes) {
   host::Shape shape;

@@ -10,12 +10,12 @@ namespace {
 constexpr size_t kNearLamportBytes = 32 << 10;
 // Two ranks that do not: from here on staging past the caches is cheaper, and then output past the caches.
 constexpr size_t kFarFlagsBytes = 16 << 10;
-// With an epilogue per row the processor is busy between two rows, and Lamport's earlier arrival counts for longer.
-constexpr size_t kFarNormFlagsBytes = 2 << 20;
+// With an epilogue the same from here on; up to here Lamport's earlier arrival counts for more.
+constexpr size_t kFarNormFlagsBytes = 64 << 10;
 constexpr size_t kFarStreamOutputBytes = 128 << 10;
 constexpr size_t kLamportChunkBytes = 16 << 10;
 constexpr size_t kFlagsChunkBytes = 128 << 10;
-constexpr size_t kNormChunkBytes = 32 << 10;
+constexpr size_t kNormChunkBytes = 16 << 10;
 
 bool takesLamport(const Query& query, const Facts& facts) {
   if (facts.ranks != 2) return false;
@@ -68,8 +68,8 @@ Plan planOneshot(const Query& query, const Facts& facts, host::Wire wire) {
   const bool far = facts.ranks == 2 && !ranksAreNear(facts);
   const size_t bytes = payloadBytes(query);
   plan.shape.streamStaging = far && bytes >= kFarFlagsBytes;
-  plan.shape.streamOutput =
-      streamsOutput(query, facts) || (far && query.outputsAligned && bytes >= kFarStreamOutputBytes);
+  const size_t streamOutputBytes = query.norm ? kFarNormFlagsBytes : kFarStreamOutputBytes;
+  plan.shape.streamOutput = streamsOutput(query, facts) || (far && query.outputsAligned && bytes >= streamOutputBytes);
   return plan;
 }
 

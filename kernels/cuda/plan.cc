@@ -47,8 +47,10 @@ Layout rowLayout(Form form, int64_t rowPacks, int packs) {
   return {form, wholeWarps(divideUp(rowPacks, packs)), 1};
 }
 
-// Rows up to which a row is spread over a cluster of small blocks, and over one of larger blocks.
+// Rows up to which a row is spread over a cluster of small blocks, and over one of larger blocks. A rank that has its
+// GPU to itself has room for more small blocks.
 constexpr int64_t kSmallBlockRows = 16;
+constexpr int64_t kSmallBlockRowsAlone = 64;
 constexpr int64_t kClusterRows = 48;
 
 // Up to so many rows the padding of scales gets so many blocks or clusters of its own.
@@ -75,7 +77,8 @@ std::vector<Layout> normLayouts(const Shape& shape, const DeviceFacts& facts, co
   if (wish.packsPerThread == 1) layouts.push_back(clusterLayout(once, packs, arch, wish.cluster));
   if (wish.packsPerThread > 1 && !wish.loops) layouts.push_back(rowLayout(once, packs, wish.packsPerThread));
   if (wish.packsPerThread > 1) layouts.push_back(rowLayout(form, packs, wish.packsPerThread));
-  if (shape.rows <= kSmallBlockRows) layouts.push_back(clusterLayout(once, packs, arch));
+  const int64_t smallBlockRows = facts.ranksOnDevice == 1 ? kSmallBlockRowsAlone : kSmallBlockRows;
+  if (shape.rows <= smallBlockRows) layouts.push_back(clusterLayout(once, packs, arch));
   if (shape.rows <= kClusterRows) {
     layouts.push_back(clusterLayout(once, packs, arch, static_cast<int>(divideUp(packs, 512))));
   }
@@ -225,7 +228,9 @@ cudaError_t plan(const DeviceFacts& facts, const CudaWorld& world, const Shape& 
     const int64_t work = pieces(shape, layout, launch->rowsPerLaunch, world.ranks);
     const int64_t teams = most / layout.cluster;
     if (teams == 0 || (layout.form.once && work > teams)) continue;
-    const int64_t wanted = wish.blocks != 0 && !layout.form.once ? wish.blocks : work;
+    // As many rows for each block, as far as that goes.
+    const int64_t even = divideUp(work, divideUp(work, teams));
+    const int64_t wanted = wish.blocks != 0 && !layout.form.once ? wish.blocks : even;
     launch->kernel = kernel;
     launch->threads = layout.threads;
     launch->cluster = layout.form.cluster && facts.architecture >= 90 ? layout.cluster : 0;

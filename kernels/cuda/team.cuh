@@ -215,7 +215,7 @@ class RowTeam {
   class RowState {
    public:
     FCCL_TEAM_FN explicit RowState(RowTeam& team) : team_(team) {}
-    FCCL_TEAM_FN void begin() {}
+    FCCL_TEAM_FN void begin(int64_t) {}
     template <class K>
     FCCL_TEAM_FN void keepOwn(K, Raw) {}  // the team has loaded it
     template <class K>

@@ -26,7 +26,7 @@ struct Shape {
   int64_t rowsPerChunk = 1;
   int64_t colsPerChunk = 0;
   bool streamStaging = false;  // staging written past the caches: for ranks that share no L3
-  bool streamOutput = false;   // outputs written past the caches: for outputs beyond the L3
+  bool streamOutput = false;   // reducedOut and normOut written past the caches
 };
 
 // Windows of the peers, for the kWindow protocols: peer r's copy of a buffer lies at delta[r] bytes from the own one.

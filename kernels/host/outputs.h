@@ -15,51 +15,83 @@ FCCL_TEAM_FN char* rowStart(void* base, int64_t row, int64_t rowBytes) {
 // Bytes of a row of quantOut.
 FCCL_TEAM_FN int64_t quantRowBytes(const RowArgs& a) { return a.quant == QuantKind::kFp8 ? a.cols : a.cols / 2; }
 
-// The caller's outputs, and with a gather slot (TWOSHOT, wire kFlags) that too, from where the other ranks copy them.
-template <class P>
+// What is known of a call when its kernel is compiled, so that the inner loops need not look.
+enum class Known {
+  kNothing,
+  kPlain,                // reducedOut and nothing else; nothing past the caches
+  kPlainStreamed,        // the same, staging past the caches
+  kResidualNorm,         // the pattern of most layers: residualOut and normOut, weights of the data's own type, no
+                         // reducedOut; nothing past the caches
+  kResidualNormStreamed  // the same, staging and outputs past the caches
+};
+constexpr bool isPlain(Known known) { return known == Known::kPlain || known == Known::kPlainStreamed; }
+constexpr bool isResidualNorm(Known known) {
+  return known == Known::kResidualNorm || known == Known::kResidualNormStreamed;
+}
+
+inline Known knownOf(const Call& call, bool norm) {
+  const RowArgs& a = call.rows;
+  const Shape& shape = call.shape;
+  if (!norm) {
+    if (shape.streamOutput) return Known::kNothing;
+    return shape.streamStaging ? Known::kPlainStreamed : Known::kPlain;
+  }
+  const bool usual = a.residual != nullptr && a.reducedOut == nullptr && a.normOut != nullptr &&
+                     a.quant == QuantKind::kNone && !a.weightIsFp32;
+  if (!usual || shape.streamOutput != shape.streamStaging) return Known::kNothing;
+  return shape.streamOutput ? Known::kResidualNormStreamed : Known::kResidualNorm;
+}
+
+// The caller's outputs; staged: and the gather slot (TWOSHOT, wire kFlags), from where the other ranks copy them.
+template <class P, bool staged, Known known>
 class RowOutputs {
  public:
   using Rounded = typename P::Rounded;
 
-  FCCL_TEAM_FN RowOutputs(const RowArgs& a, int64_t row, const Shape& shape, const GatheredRow& staged)
+  FCCL_TEAM_FN RowOutputs(const RowArgs& a, int64_t row, const Shape& shape, const GatheredRow& slot)
       : a_(a),
         row_(row),
         reduced_(rowStart(a.reducedOut, row, a.cols * static_cast<int64_t>(P::D::kBytes))),
         residual_(rowStart(a.residualOut, row, a.cols * static_cast<int64_t>(P::D::kBytes))),
         norm_(rowStart(a.normOut, row, a.cols * static_cast<int64_t>(P::D::kBytes))),
         quant_(a.quantOut + row * quantRowBytes(a)),
-        staged_(staged),
+        slot_(slot),
         stream_(shape.streamOutput),
         streamStaging_(shape.streamStaging) {}
 
   template <class Pack>
   FCCL_TEAM_FN void sum(Pack p, Rounded s) {
-    if (reduced_ != nullptr) put(reduced_, staged_.reduced, p, s.narrow());
+    if (isPlain(known) || (known == Known::kNothing && reduced_ != nullptr)) {
+      put(reduced_, slot_.reduced, p, s.narrow(), streams());
+    }
   }
   template <class Pack>
   FCCL_TEAM_FN void residual(Pack p, Rounded r) {
-    put(residual_, staged_.residual, p, r.narrow());
+    put(residual_, slot_.residual, p, r.narrow(), false);  // pass 2 reads it again
   }
   template <class Pack>
   FCCL_TEAM_FN void norm(Pack p, Rounded n) {
-    put(norm_, staged_.norm, p, n.narrow());
+    put(norm_, slot_.norm, p, n.narrow(), streams());
   }
   // Quantized bytes are written to quantAt(offset) and then announced.
   FCCL_TEAM_FN uint8_t* quantAt(int64_t offset) { return quant_ + offset; }
   FCCL_TEAM_FN void quantWritten(int64_t offset, int bytes) {
-    if (staged_.quant != nullptr) __builtin_memcpy(staged_.quant + offset, quant_ + offset, static_cast<size_t>(bytes));
+    if (staged) __builtin_memcpy(slot_.quant + offset, quant_ + offset, static_cast<size_t>(bytes));
   }
   FCCL_TEAM_FN void scale(int64_t block, uint8_t byte) {
     a_.scaleOut[scaleOffset(a_.scaleLayout, row_, block, a_.cols / kNvfp4Block)] = byte;
-    if (staged_.scale != nullptr) staged_.scale[block] = static_cast<char>(byte);
+    if (staged) slot_.scale[block] = static_cast<char>(byte);
   }
-  FCCL_TEAM_FN RowOutputs& rest() { return *this; }
+  FCCL_TEAM_FN RowOutputs rest() const { return *this; }
 
  private:
   template <class Pack>
-  FCCL_TEAM_FN void put(char* user, char* staged, Pack p, typename P::Raw raw) {
-    P::store(user, p, raw, stream_);
-    if (staged != nullptr) P::store(staged, WholePack{p.index}, raw, streamStaging_);
+  FCCL_TEAM_FN void put(char* user, char* slot, Pack p, typename P::Raw raw, bool stream) {
+    P::store(user, p, raw, stream);
+    if (staged) P::store(slot, WholePack{p.index}, raw, known == Known::kNothing && streamStaging_);
+  }
+  FCCL_TEAM_FN bool streams() const {
+    return known == Known::kNothing ? stream_ : known == Known::kResidualNormStreamed;
   }
 
   const RowArgs& a_;
@@ -68,21 +100,21 @@ class RowOutputs {
   char* residual_;
   char* norm_;
   uint8_t* quant_;
-  GatheredRow staged_;
+  GatheredRow slot_;
   bool stream_;
   bool streamStaging_;
 };
 
 // TWOSHOT, wire kLamport: the sum also goes to the peers, who do the epilogue themselves.
 template <class P, class Send>
-class PushedOutputs : public RowOutputs<P> {
+class PushedOutputs : public RowOutputs<P, false, Known::kNothing> {
  public:
   FCCL_TEAM_FN PushedOutputs(const RowArgs& a, int64_t row, const Shape& shape, Send& out)
-      : RowOutputs<P>(a, row, shape, GatheredRow{}), out_(out) {}
+      : RowOutputs<P, false, Known::kNothing>(a, row, shape, GatheredRow{}), out_(out) {}
 
   template <class Pack>
   FCCL_TEAM_FN void sum(Pack p, typename P::Rounded s) {
-    RowOutputs<P>::sum(p, s);
+    RowOutputs<P, false, Known::kNothing>::sum(p, s);
     out_.put(p, s.narrow());
   }
 

@@ -22,7 +22,7 @@ struct PartPack {
   int elements;
 };
 
-template <class P, class State, class Outputs>
+template <class P, class Kept, class Outputs>
 class RowQuantizer;
 
 template <class DataType, class IsaType>
@@ -63,24 +63,6 @@ struct Packs {
   static FCCL_TEAM_FN Values widen(Raw raw) { return N::widen(raw); }
   static FCCL_TEAM_FN Rounded round(Values v) { return N::round(v); }
 
-  // Norm weights of either type, with the bias added.
-  template <class K>
-  static FCCL_TEAM_FN Values weight(const RowArgs& a, K, WholePack p) {
-    const char* weights = static_cast<const char*>(a.weight);
-    if (!a.weightIsFp32) return widen(load(weights, p)) + a.weightBias;
-    Values v;
-    __builtin_memcpy(&v, weights + p.index * static_cast<int64_t>(sizeof v), sizeof v);
-    return v + a.weightBias;
-  }
-  template <class K>
-  static FCCL_TEAM_FN Values weight(const RowArgs& a, K, PartPack p) {
-    const char* weights = static_cast<const char*>(a.weight);
-    if (!a.weightIsFp32) return widen(load(weights, p)) + a.weightBias;
-    Values v{};
-    __builtin_memcpy(&v, weights + p.index * static_cast<int64_t>(sizeof v), static_cast<size_t>(p.elements) * 4);
-    return v + a.weightBias;
-  }
-
   // f(k, p) for the packs of columns [col0, col0 + cols); k = p % kChains as a compile-time number. col0 % 64 == 0.
   template <class F>
   static FCCL_TEAM_FN void forEachPack(int64_t col0, int64_t cols, F&& f) {
@@ -116,36 +98,6 @@ struct Packs {
     }
   };
 
-  // A row between its two passes.
-  class RowState {
-   public:
-    FCCL_TEAM_FN explicit RowState(char* scratch) : row_(scratch) {}
-    FCCL_TEAM_FN void begin() { squares_ = {}; }
-    template <class K, class Pack>
-    FCCL_TEAM_FN void keep(K, Pack p, Raw raw) {
-      store(row_, WholePack{p.index}, raw, false);
-    }
-    template <class K, class Pack>
-    FCCL_TEAM_FN Raw kept(K, Pack p) const {
-      return load(row_, WholePack{p.index});
-    }
-    template <class K>
-    FCCL_TEAM_FN void addSquares(K, Values v) {
-      squares_.chains[K::kValue] += v * v;
-    }
-    FCCL_TEAM_FN float squares() const { return squares_.total(); }
-    FCCL_TEAM_FN RowState& rest() { return *this; }
-
-   private:
-    char* row_;
-    SumOfSquares squares_{};
-  };
-
-  template <class Outputs>
-  static FCCL_TEAM_FN auto quantizer(const RowArgs& a, RowState& state, Outputs& out) {
-    return RowQuantizer<Packs, RowState, Outputs>(a, state, out);
-  }
-
  private:
   template <class F, int k>
   static FCCL_TEAM_FN void unroll(int64_t p, F& f, Index<k>) {
@@ -159,6 +111,83 @@ struct Packs {
       if (left > kLanes) unrollPart(p, left - kLanes, f, Index<k + 1>{});
     }
   }
+};
+
+// What pass 2 asks for while it computes: the rows that are read next; NULL where there is none.
+struct RowsAhead {
+  const char* peer = nullptr;      // of the peer, in its staging
+  const char* residual = nullptr;  // of the residual
+};
+
+// A row between its two passes. Passed by value: what stands in memory the compiler reads anew after every store, for
+// all that it can know.
+template <class P, bool fetches>
+class KeptRow {
+ public:
+  using Raw = typename P::Raw;
+
+  // Where there is no row to fetch, the kept row itself is asked for, which costs less than a look.
+  FCCL_TEAM_FN KeptRow(const char* row, char* scratch, const RowsAhead& ahead)
+      : row_(row),
+        scratch_(scratch),
+        peerAhead_(ahead.peer != nullptr ? ahead.peer : row),
+        residualAhead_(ahead.residual != nullptr ? ahead.residual : row) {}
+
+  template <class K, class Pack>
+  FCCL_TEAM_FN Raw kept(K, Pack p) const {
+    if constexpr (fetches && K::kValue * sizeof(Raw) % 64 == 0) {  // once for each cache line
+      __builtin_prefetch(peerAhead_ + P::byteOf(p.index));
+      __builtin_prefetch(residualAhead_ + P::byteOf(p.index), 0, 2);
+    }
+    return P::load(row_, p);
+  }
+  // The normalized row, for the quantizer.
+  template <class Pack>
+  FCCL_TEAM_FN void keepNorm(Pack p, Raw raw) const {
+    P::store(scratch_, WholePack{p.index}, raw, false);
+  }
+  FCCL_TEAM_FN Raw norm(int64_t pack) const { return P::load(scratch_, WholePack{pack}); }
+
+ private:
+  const char* row_;
+  char* scratch_;
+  const char* peerAhead_;
+  const char* residualAhead_;
+};
+
+// What pass 2 needs of a team. ownType: the weights are known to be of the data's own type.
+template <class P, bool ownType>
+class NormTeam : public P {
+ public:
+  using Values = typename P::Values;
+
+  FCCL_TEAM_FN explicit NormTeam(const RowArgs& a)
+      : weights_(static_cast<const char*>(a.weight)), bias_(a.weightBias), isFp32_(a.weightIsFp32) {}
+
+  // Norm weights of either type, with the bias added.
+  template <class K>
+  FCCL_TEAM_FN Values weight(const RowArgs&, K, WholePack p) const {
+    if (ownType || !isFp32_) return P::widen(P::load(weights_, p)) + bias_;
+    Values v;
+    __builtin_memcpy(&v, weights_ + p.index * static_cast<int64_t>(sizeof v), sizeof v);
+    return v + bias_;
+  }
+  template <class K>
+  FCCL_TEAM_FN Values weight(const RowArgs&, K, PartPack p) const {
+    if (ownType || !isFp32_) return P::widen(P::load(weights_, p)) + bias_;
+    Values v{};
+    __builtin_memcpy(&v, weights_ + p.index * static_cast<int64_t>(sizeof v), static_cast<size_t>(p.elements) * 4);
+    return v + bias_;
+  }
+  template <class Kept, class Outputs>
+  FCCL_TEAM_FN auto quantizer(const RowArgs& a, const Kept& row, Outputs& out) const {
+    return RowQuantizer<P, Kept, Outputs>(a, row, out);
+  }
+
+ private:
+  const char* weights_;
+  float bias_;
+  bool isFp32_;
 };
 
 }  // namespace

@@ -7,22 +7,18 @@
 namespace fccl::host {
 namespace {
 
-// Works on the kept row after pass 2, so that blocks need not coincide with packs.
-template <class P, class State, class Outputs>
+// Works on the normalized row after pass 2, so that blocks need not coincide with packs.
+template <class P, class Kept, class Outputs>
 class RowQuantizer {
  public:
   using Values = typename P::Values;
   using Words = typename P::Isa::Words;
 
-  FCCL_TEAM_FN RowQuantizer(const RowArgs& a, State& state, Outputs& out) : a_(a), state_(state), out_(out) {}
+  FCCL_TEAM_FN RowQuantizer(const RowArgs& a, const Kept& row, Outputs& out) : a_(a), row_(row), out_(out) {}
 
-  template <class Pack>
-  FCCL_TEAM_FN void put(int, Pack p, typename P::Rounded n) {
-    state_.keep(0, p, n.narrow());
-  }
   template <class K, class Pack>
   FCCL_TEAM_FN void put(K, Pack p, typename P::Rounded n) {
-    put(0, p, n);
+    row_.keepNorm(p, n.narrow());
   }
 
   FCCL_TEAM_FN void finish() {
@@ -36,8 +32,8 @@ class RowQuantizer {
  private:
   FCCL_TEAM_FN void fp8() {
     const float reciprocal = 1.0f / *a_.quantScale;
-    P::forEachPack(0, a_.cols, [&](auto k, auto p) FCCL_TEAM_LAMBDA {
-      const Words codes = e4m3Codes<typename P::Isa>(P::widen(state_.kept(k, p)) * reciprocal);
+    P::forEachPack(0, a_.cols, [&](auto, auto p) FCCL_TEAM_LAMBDA {
+      const Words codes = e4m3Codes<typename P::Isa>(P::widen(row_.norm(p.index)) * reciprocal);
       putBytes(p, codes);
     });
   }
@@ -96,7 +92,7 @@ class RowQuantizer {
 
   FCCL_TEAM_FN Values packOf(int64_t block, int j) const {
     constexpr int kPacksPerBlock = kNvfp4Block / P::kLanes;
-    return P::widen(state_.kept(0, WholePack{block * kPacksPerBlock + j}));
+    return P::widen(row_.norm(block * kPacksPerBlock + j));
   }
   static FCCL_TEAM_FN Values magnitude(Values v) { return (Values)((Words)v & 0x7fffffffu); }
   // NaN in `candidate` is passed over.
@@ -114,7 +110,7 @@ class RowQuantizer {
   }
 
   const RowArgs& a_;
-  State& state_;
+  const Kept row_;
   Outputs& out_;
 };
 

@@ -12,6 +12,13 @@ void zeroScalePadding(const RowArgs& a);
 
 namespace {
 
+// From a cache line on: registers as long as one are stored there.
+FCCL_TEAM_FN char* alignedScratch(World& world) {
+  constexpr uintptr_t kLine = 64;
+  const auto at = reinterpret_cast<uintptr_t>(world.rowScratch.data());
+  return world.rowScratch.data() + (kLine - at % kLine) % kLine;
+}
+
 // `sequence` is the sequence of the wire that the team uses.
 class TeamBase {
  public:
@@ -21,12 +28,13 @@ class TeamBase {
 
   TeamBase(World& world, const Call& call, size_t elementBytes, uint32_t* sequence)
       : world_(world),
+        rank_(world.rank),
         call_(call),
         cutter_(world, call, elementBytes),
         elementBytes_(static_cast<int64_t>(elementBytes)),
         sequence_(sequence) {}
 
-  FCCL_TEAM_FN int rank() const { return world_.rank; }
+  FCCL_TEAM_FN int rank() const { return rank_; }
   FCCL_TEAM_FN bool failed() const { return world_.failure.kind != FailureKind::kNone; }
 
   FCCL_TEAM_FN int64_t chunks(const RowArgs&) const { return cutter_.chunks(); }
@@ -38,7 +46,7 @@ class TeamBase {
     return base == nullptr ? nullptr : static_cast<const char*>(base) + row * call_.rows.cols * elementBytes_;
   }
 
-  void begin(const RowArgs& a) {
+  FCCL_TEAM_FN void begin(const RowArgs& a) {
     step("begin");
     if (a.quant == QuantKind::kNvfp4) zeroScalePadding(a);
   }
@@ -75,6 +83,7 @@ class TeamBase {
   }
 
   World& world_;
+  const int rank_;
   const Call& call_;
   Cutter cutter_;
   int64_t elementBytes_;

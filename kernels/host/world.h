@@ -104,7 +104,7 @@ struct World {
   uint32_t lamportSequence[kChannels] = {};
   uint32_t barrierSequence = 0;
   uint32_t callSequence = 0;
-  std::vector<char> rowScratch;  // a row between its two passes; grown by lib/ when a plan is made
+  std::vector<char> rowScratch;  // a row between its two passes, and room to align it; grown by lib/ with a plan
 
   // Set by the kernel that could not finish; the communicator is then of no more use.
   Failure failure;

@@ -56,6 +56,10 @@ void* scratchRows(size_t bytes) {
   return room.data();
 }
 
+// The rest of a row that fills no vector. Out of line: in line the compiler may make a masked load of it, which GCC
+// 13's AddressSanitizer takes for a load of the whole vector, past the row's end.
+__attribute__((noinline)) void copyTail(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+
 #pragma GCC push_options
 #pragma GCC optimize("O3")
 #pragma GCC diagnostic push

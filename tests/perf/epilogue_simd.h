@@ -144,14 +144,14 @@ inline __attribute__((always_inline)) void forEachVector(size_t count, Body&& bo
 template <class T>
 inline Vec loadPartial(const T* p, size_t elements) {
   T lanes[Vec::kLanes] = {};
-  __builtin_memcpy(lanes, p, elements * sizeof(T));
+  copyTail(lanes, p, elements * sizeof(T));
   return load(lanes);
 }
 template <class T>
 inline Vec storePartial(T* p, Vec a, size_t elements) {
   T lanes[Vec::kLanes];
   const Vec stored = store(lanes, a);
-  __builtin_memcpy(p, lanes, elements * sizeof(T));
+  copyTail(p, lanes, elements * sizeof(T));
   return stored;
 }
 

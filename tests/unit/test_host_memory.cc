@@ -132,7 +132,7 @@ TEST_CASE("host memory: ranks that ask for different things all get the reason")
 }
 
 TEST_CASE("host memory: a rank that does not come is an error, and nothing leaks") {
-  // hwloc loads its plugins at its first use and keeps them.
+  // What a process opens once and keeps is not a leak.
   REQUIRE(runOnThreads(3, [](int, Bootstrap& bootstrap) -> std::string {
             return createHostMemory(bootstrap, 4096, {}).status().message();
           }) == "");

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <random>
 #include <sstream>
 #include <thread>
@@ -19,7 +20,18 @@ using namespace fccl::host;
 
 namespace {
 
-using Bytes = std::vector<uint8_t>;
+// Aligned as outputs must be that are written past the caches.
+template <class T>
+struct LineAllocator {
+  using value_type = T;
+  LineAllocator() = default;
+  template <class U>
+  LineAllocator(const LineAllocator<U>&) {}
+  T* allocate(size_t n) { return static_cast<T*>(::operator new (n * sizeof(T), std::align_val_t{64})); }
+  void deallocate(T* p, size_t) { ::operator delete (p, std::align_val_t{64}); }
+  bool operator==(const LineAllocator&) const { return true; }
+};
+using Bytes = std::vector<uint8_t, LineAllocator<uint8_t>>;
 
 float elementOf(fcclDataType_t dtype, const void* data, size_t i) {
   if (dtype == fcclFloat32) return static_cast<const float*>(data)[i];
@@ -40,6 +52,7 @@ struct Case {
   int64_t rows = 1;
   int64_t cols = 64;
   bool norm = false;
+  bool reduced = true;  // there is a reducedOut
   QuantKind quant = QuantKind::kNone;
   Protocol protocol = Protocol::kOneshot;
   Wire wire = Wire::kFlags;
@@ -91,7 +104,7 @@ struct Buffers {
 RowArgs argsOf(const Case& c, Buffers& b) {
   RowArgs a;
   a.input = b.input.data();
-  a.reducedOut = b.reduced.data();
+  a.reducedOut = c.reduced ? b.reduced.data() : nullptr;
   a.rows = c.rows;
   a.cols = c.cols;
   if (!c.norm) return a;
@@ -249,6 +262,7 @@ std::string run(const Case& c, size_t slotBytes = 8192) {
     Buffers want(c, 0, call);
     std::fill(want.scaleOut.begin(), want.scaleOut.end(), uint8_t{0});
     expectOutputs(c, buffers, want);
+    if (!c.reduced) want.reduced.clear();
     for (int r = 0; r < c.ranks; r++) {
       const Buffers& got = *buffers[static_cast<size_t>(r)];
       std::ostringstream where;
@@ -335,6 +349,45 @@ TEST_CASE("host kernels: fused rows match the scalar order on every target, prot
                 c.shape.colsPerChunk = cols;
                 CHECK(run(c, 16384) == "");
               }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("host kernels: the usual patterns, which have kernels of their own, through and past the caches") {
+  for (Simd simd : availableSimd()) {
+    for (fcclDataType_t dtype : kFloats) {
+      for (Protocol protocol : {Protocol::kOneshot, Protocol::kTwoshot}) {
+        for (Wire wire : {Wire::kFlags, Wire::kLamport}) {
+          for (int streamed = 0; streamed < 4; streamed++) {
+            if (wire == Wire::kLamport && (streamed & 1) != 0) continue;
+            for (const auto& [rows, cols, rowsPerChunk] :
+                 {std::tuple<int64_t, int64_t, int64_t>(3, 7, 1), {9, 192, 2}}) {
+              Case c;
+              c.simd = simd;
+              c.dtype = dtype;
+              c.protocol = protocol;
+              c.wire = wire;
+              c.rows = rows;
+              c.cols = cols;
+              c.norm = true;
+              c.reduced = false;
+              c.shape.rowsPerChunk = protocol == Protocol::kTwoshot ? 1 : rowsPerChunk;
+              c.shape.colsPerChunk = cols;
+              c.shape.streamStaging = (streamed & 1) != 0;
+              c.shape.streamOutput = (streamed & 2) != 0 && cols % 64 == 0;
+              CHECK(run(c, 16384) == "");
+              c.reduced = true;
+              CHECK(run(c, 16384) == "");
+              c.norm = false;
+              c.rows = 1;
+              c.cols = rows * cols;
+              c.shape.rowsPerChunk = 1;
+              c.shape.colsPerChunk = 256;
+              CHECK(run(c, 16384) == "");
             }
           }
         }

@@ -138,6 +138,8 @@ TEST_CASE("registry: ONESHOT's wire", "[registry]") {
   CHECK(wireOf(plainQuery((32 << 10) / 4 + 1), factsOf(2, kNear)) == Wire::kFlags);
   CHECK(wireOf(plainQuery((16 << 10) / 4 - 1), factsOf(2, kFar)) == Wire::kLamport);
   CHECK(wireOf(plainQuery((16 << 10) / 4), factsOf(2, kFar)) == Wire::kFlags);
+  CHECK(wireOf(normQuery(1, 8192), factsOf(2, kFar)) == Wire::kLamport);
+  CHECK(wireOf(normQuery(64, 8192), factsOf(2, kFar)) == Wire::kFlags);
   CHECK(wireOf(plainQuery(16), factsOf(3)) == Wire::kFlags);
   // What Lamport has no kernel for.
   CHECK(wireOf(plainQuery(16, fcclFloat32, fcclMax), factsOf(2)) == Wire::kFlags);
