@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# make gpu-check: every GPU test on the GPUs of this machine, the long ones too, then a few under compute-sanitizer, then
+# times. Writes a report and ends with status 0 only if all of it was run and was right.
+#   gpu_check.sh BUILD_FOLDER REPORT
+set -uo pipefail
+build=$1
+report=$2
+failed=0
+logs=$build/gpu-check
+mkdir -p "$logs"
+
+if ! nvidia-smi -L >"$logs/gpus" 2>/dev/null || ! [ -s "$logs/gpus" ]; then
+  echo "gpu-check: there is no GPU here (nvidia-smi finds none)" >&2
+  exit 1
+fi
+gpus=$(wc -l <"$logs/gpus")
+
+say() { echo "$*" | tee -a "$report"; }
+# check NAME SECONDS COMMAND...: one line of the report; the output stays in the log.
+check() {
+  local name=$1 limit=$2 log status begin=$SECONDS
+  log="$logs/${name//[^a-zA-Z0-9]/_}.log"
+  shift 2
+  timeout "$limit" "$@" >"$log" 2>&1
+  status=$?
+  if [ $status -eq 0 ]; then
+    say "| $name | passed | $((SECONDS - begin)) s | $(grep -hoE '[0-9]+ (test cases|assertions)|All tests passed.*|ERROR SUMMARY: [0-9]+ errors|[0-9]+ hazards' "$log" | tail -1) |"
+  else
+    failed=1
+    say "| $name | FAILED ($status) | $((SECONDS - begin)) s | $log |"
+    tail -25 "$log" >&2
+  fi
+}
+
+: >"$report"
+say "# gpu-check"
+say ""
+say "$(date -u +%Y-%m-%d), $gpus x $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1), commit $(git describe --always --dirty 2>/dev/null || echo unknown)"
+say ""
+say "| what | result | time | |"
+say "| --- | --- | --- | --- |"
+tests=$build/fccl-gpu-tests
+check "all GPU tests" 600 "$tests"
+check "100,000 mixed calls" 300 "$tests" "CUDA soak: 100,000 calls*"
+check "10,000 graph replays" 300 "$tests" "CUDA soak: 10,000 replays*"
+if command -v compute-sanitizer >/dev/null; then
+  for tool in memcheck racecheck synccheck; do
+    check "compute-sanitizer $tool" 300 compute-sanitizer --error-exitcode 9 --tool "$tool" "$tests" \
+      "CUDA kernels: NaN*"
+  done
+else
+  say "| compute-sanitizer | SKIPPED: not installed | | |"
+fi
+say ""
+say "Times (fccl-perf, a graph of 20 calls, microseconds; every result compared with the float64 reference):"
+say ""
+for ranks in 2 4 8; do
+  for pattern in all_reduce residual_rms_norm residual_rms_norm_quant_fp8 residual_rms_norm_quant_nvfp4; do
+    peers=none
+    [ "$ranks" -le "$gpus" ] && peers=nccl
+    log=$logs/perf_${ranks}_$pattern.log
+    if ! timeout 200 "$build/fccl-perf" --device cuda --launch threads --ranks $ranks --rounds 31 --check -d bf16 \
+      -p $pattern --tokens 1,8,64,128,256,1024 --hidden 8192 --compare $peers >"$log" 2>&1; then
+      failed=1
+      say "fccl-perf, $ranks ranks, $pattern: FAILED"
+      tail -5 "$log" >&2
+    fi
+    say "### $ranks ranks on $((ranks < gpus ? ranks : gpus)) GPU(s), $pattern"
+    say '```'
+    grep -vE '^# (Intel|AMD|fccl-perf|Avg)' "$log" | tee -a "$report" >/dev/null
+    say '```'
+  done
+done
+say ""
+[ $failed -eq 0 ] && say "All of it passed." || say "NOT all of it passed."
+exit $failed

@@ -1,0 +1,181 @@
+// Hidden, for their length: many calls of ever other shapes, strategies and patterns back to back, and many replays of
+// graphs. `make gpu-check` runs them.
+#include <array>
+#include <random>
+
+#include "tests/gpu/device_ranks.h"
+#include "tests/gpu/soak_kernels.h"
+
+using namespace fccl::test;
+
+namespace {
+
+constexpr int64_t kMostElements = 64 * 4096;
+constexpr int kResidual = 3;  // every element of it
+
+// One rank's buffers; its calls are all on one stream.
+struct SoakRank {
+  fcclComm_t comm;
+  cudaStream_t stream;
+  int rank;
+  int ranks;
+  void *input, *residual, *weight, *sum, *residualOut, *normOut, *quantOut, *scaleOut;
+  float* scale;
+  uint32_t* call;
+  uint32_t* wrong;
+
+  SoakRank(CudaRanks& cuda, int r, int count)
+      : comm(cuda.group().comm(r)), stream(cuda.device(r).stream()), rank(r), ranks(count) {
+    RankDevice& device = cuda.device(r);
+    constexpr size_t kBytes = kMostElements * 2;
+    for (void** buffer : {&input, &residual, &weight, &sum, &residualOut, &normOut, &quantOut}) {
+      *buffer = device.take(kBytes);
+    }
+    scaleOut = device.take(size_t{1} << 20);
+    scale = static_cast<float*>(device.take(4));
+    call = static_cast<uint32_t*>(device.take(4));
+    wrong = static_cast<uint32_t*>(device.take(4));
+    const std::vector<uint16_t> threes(kMostElements, 0x4040);  // 3 in bf16
+    const std::vector<uint16_t> ones(kMostElements, 0x3f80);
+    const float half = 0.5f;
+    const uint32_t zero = 0;
+    device.upload(residual, threes.data(), kBytes);
+    device.upload(weight, ones.data(), kBytes);
+    device.upload(scale, &half, 4);
+    device.upload(call, &zero, 4);
+    device.upload(wrong, &zero, 4);
+  }
+
+  // Input, the call, the check of its sum, all enqueued.
+  void enqueue(const FusedCase& shape) const {
+    const int64_t count = shape.tokens * shape.hidden;
+    cudaOk(fillInput(input, count, rank, call, stream), "fillInput");
+    fcclFusedArgs_t args = FCCL_FUSED_ARGS_INITIALIZER;
+    args.pattern = shape.pattern;
+    args.dtype = fcclBfloat16;
+    args.tokens = shape.tokens;
+    args.hidden = shape.hidden;
+    args.input = input;
+    args.reducedOut = sum;
+    args.strategy = shape.strategy;
+    const bool norm = shape.pattern != fcclPatternAllReduce;
+    const bool hasResidual = norm && shape.pattern != fcclPatternRmsNorm;
+    if (norm) {
+      args.weight = weight;
+      args.eps = 1e-5f;
+    }
+    if (hasResidual) {
+      args.residual = residual;
+      args.residualOut = residualOut;
+    }
+    if (shape.pattern == fcclPatternRmsNorm || shape.pattern == fcclPatternResidualRmsNorm) args.normOut = normOut;
+    if (shape.pattern == fcclPatternResidualRmsNormQuantFp8) {
+      args.quantOut = quantOut;
+      args.fp8DequantScale = scale;
+    }
+    if (shape.pattern == fcclPatternResidualRmsNormQuantNvfp4) {
+      args.quantOut = quantOut;
+      args.scaleOut = scaleOut;
+      args.nvfp4GlobalScale = scale;
+    }
+    if (fcclAllReduceFused(&args, comm, stream) != fcclSuccess) throw std::runtime_error(fcclGetLastError(comm));
+    cudaOk(checkSum(sum, count, ranks, 0, call, wrong, stream), "checkSum");
+    if (hasResidual) cudaOk(checkSum(residualOut, count, ranks, kResidual, call, wrong, stream), "checkSum");
+    cudaOk(nextCall(call, stream), "nextCall");
+  }
+};
+
+std::vector<SoakRank> soakRanks(CudaRanks& cuda, int count) {
+  cudaOk(loadSoakKernels(), "loadSoakKernels");
+  std::vector<SoakRank> ranks;
+  for (int r = 0; r < count; r++) ranks.emplace_back(cuda, r, count);
+  return ranks;
+}
+
+void requireNoneWrong(CudaRanks& cuda, const std::vector<SoakRank>& ranks) {
+  for (const SoakRank& rank : ranks) cudaOk(cudaStreamSynchronize(rank.stream), "cudaStreamSynchronize");
+  for (const SoakRank& rank : ranks) {
+    uint32_t wrong = 0;
+    cuda.device(rank.rank).download(&wrong, rank.wrong, 4);
+    INFO("rank " << rank.rank);
+    REQUIRE(wrong == 0);
+  }
+}
+
+FusedCase randomShape(std::mt19937& random) {
+  constexpr std::array kPatterns = {fcclPatternAllReduce, fcclPatternRmsNorm, fcclPatternResidualRmsNorm,
+                                    fcclPatternResidualRmsNormQuantFp8, fcclPatternResidualRmsNormQuantNvfp4};
+  constexpr std::array kStrategies = {fcclStrategyAuto, fcclStrategyOneshot, fcclStrategyTwoshot,
+                                      fcclStrategyMinLatency};
+  constexpr std::array<int64_t, 7> kHidden = {16, 64, 96, 2880, 4096, 1040, 512};
+  constexpr std::array<int64_t, 9> kTokens = {1, 2, 3, 7, 16, 17, 33, 63, 64};
+  FusedCase shape;
+  shape.pattern = kPatterns[random() % kPatterns.size()];
+  shape.strategy = kStrategies[random() % kStrategies.size()];
+  shape.dtype = fcclBfloat16;
+  shape.hidden = kHidden[random() % kHidden.size()];
+  shape.tokens = kTokens[random() % kTokens.size()];
+  return shape;
+}
+
+}  // namespace
+
+TEST_CASE("CUDA soak: 100,000 calls of mixed shapes, patterns and strategies", "[.soak]") {
+  FCCL_NEED_GPUS(1);
+  constexpr int kCalls = 100'000;
+  constexpr int kCallsBetweenLooks = 500;
+  for (const int count : {2, 4}) {
+    CudaRanks cuda(count);
+    const std::vector<SoakRank> ranks = soakRanks(cuda, count);
+    std::mt19937 random(static_cast<unsigned>(count));
+    for (int call = 0; call < kCalls / 2; call++) {
+      const FusedCase shape = randomShape(random);
+      for (const SoakRank& rank : ranks) rank.enqueue(shape);
+      if (call % kCallsBetweenLooks == kCallsBetweenLooks - 1) requireNoneWrong(cuda, ranks);
+    }
+    requireNoneWrong(cuda, ranks);
+  }
+}
+
+TEST_CASE("CUDA soak: 10,000 replays of graphs of different shapes, eager calls between them", "[.soak]") {
+  FCCL_NEED_GPUS(1);
+  constexpr int kReplays = 10'000;
+  constexpr size_t kGraphs = 8;
+  constexpr int kCallsPerGraph = 3;
+  CudaRanks cuda(2);
+  const std::vector<SoakRank> ranks = soakRanks(cuda, 2);
+  std::mt19937 random(11);
+  std::vector<std::array<cudaGraphExec_t, 2>> graphs(kGraphs);
+  for (auto& graph : graphs) {
+    std::vector<FusedCase> shapes;
+    for (int i = 0; i < kCallsPerGraph; i++) shapes.push_back(randomShape(random));
+    // Plans are made before the capture.
+    for (const FusedCase& shape : shapes) {
+      for (const SoakRank& rank : ranks) rank.enqueue(shape);
+    }
+    requireNoneWrong(cuda, ranks);
+    for (size_t r = 0; r < 2; r++) {
+      cudaGraph_t captured = nullptr;
+      cudaOk(cudaStreamBeginCapture(ranks[r].stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+      for (const FusedCase& shape : shapes) ranks[r].enqueue(shape);
+      cudaOk(cudaStreamEndCapture(ranks[r].stream, &captured), "cudaStreamEndCapture");
+      cudaOk(cudaGraphInstantiate(&graph[r], captured, 0), "cudaGraphInstantiate");
+      cudaOk(cudaGraphDestroy(captured), "cudaGraphDestroy");
+      cudaOk(cudaGraphUpload(graph[r], ranks[r].stream), "cudaGraphUpload");
+    }
+    requireNoneWrong(cuda, ranks);
+  }
+  for (int replay = 0; replay < kReplays; replay++) {
+    const auto& graph = graphs[random() % kGraphs];
+    for (size_t r = 0; r < 2; r++) cudaOk(cudaGraphLaunch(graph[r], ranks[r].stream), "cudaGraphLaunch");
+    if (replay % 7 == 0) {
+      const FusedCase shape = randomShape(random);
+      for (const SoakRank& rank : ranks) rank.enqueue(shape);
+    }
+    if (replay % 200 == 199) requireNoneWrong(cuda, ranks);
+  }
+  requireNoneWrong(cuda, ranks);
+  for (const auto& graph : graphs) {
+    for (cudaGraphExec_t executable : graph) cudaOk(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
+  }
+}
