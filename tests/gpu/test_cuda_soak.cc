@@ -120,7 +120,7 @@ FusedCase randomShape(std::mt19937& random) {
 
 }  // namespace
 
-TEST_CASE("CUDA soak: 100,000 calls of mixed shapes, patterns and strategies", "[.soak]") {
+TEST_CASE("CUDA soak: a hundred thousand calls of mixed shapes and patterns and strategies", "[.soak]") {
   FCCL_NEED_GPUS(1);
   constexpr int kCalls = 100'000;
   constexpr int kCallsBetweenLooks = 500;
@@ -137,7 +137,7 @@ TEST_CASE("CUDA soak: 100,000 calls of mixed shapes, patterns and strategies", "
   }
 }
 
-TEST_CASE("CUDA soak: 10,000 replays of graphs of different shapes, eager calls between them", "[.soak]") {
+TEST_CASE("CUDA soak: ten thousand replays of graphs of different shapes with eager calls between them", "[.soak]") {
   FCCL_NEED_GPUS(1);
   constexpr int kReplays = 10'000;
   constexpr size_t kGraphs = 8;
