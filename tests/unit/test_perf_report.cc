@@ -199,8 +199,8 @@ TEST_CASE("perf: sizes and lists of the command line", "[perf]") {
   CHECK(optionsOf({}).measure.repeatChanged == 0);
 
   std::string text;
-  CHECK(statusOf({"--device", "cuda"}, &text) == 2);
-  CHECK(contains(text, "this build has no CUDA communicator"));
+  CHECK(statusOf({"--device", "cuda", "--compare", "mpi"}, &text) == 2);
+  CHECK(contains(text, "--device cuda has no --compare mpi"));
   CHECK(statusOf({"--pattern", "nonsense"}, &text) == 2);
   CHECK(contains(text, "'nonsense'"));
   CHECK(statusOf({"--pattern", "rms_norm", "--op", "max"}) == 2);
