@@ -47,6 +47,7 @@ constexpr int kMaxInt = std::numeric_limits<int>::max();
 constexpr int kMinSlotBytes = 4096;
 constexpr int kMaxSlotBytes = 64 << 20;
 constexpr int kMinCudaWorkspaceBytes = 1 << 20;
+constexpr int kMaxCudaWorkspaceBytes = 1 << 30;
 
 std::string lower(std::string_view text) {
   std::string result(text);
@@ -107,6 +108,8 @@ constexpr std::array kVariables{
              [](auto name, auto value, auto* e) { return parseChoice(name, value, kLogLevels, &e->debug); }},
     Variable{"FCCL_STRATEGY",
              [](auto name, auto value, auto* e) { return parseChoice(name, value, kStrategies, &e->strategy); }},
+    Variable{"FCCL_PDL",
+             [](auto name, auto value, auto* e) { return parseChoice(name, value, kSwitch, &e->programmaticLaunch); }},
     Variable{"FCCL_CHECK",
              [](auto name, auto value, auto* e) { return parseChoice(name, value, kSwitch, &e->checkCalls); }},
     Variable{"FCCL_TIMEOUT_MS",
@@ -135,7 +138,7 @@ constexpr std::array kVariables{
              [](auto name, auto value, auto* e) { return parseChoice(name, value, kSwitch, &e->allowSharedDevice); }},
     Variable{"FCCL_CUDA_WORKSPACE_BYTES",
              [](auto name, auto value, auto* e) {
-               return parseInt(name, value, kMinCudaWorkspaceBytes, kMaxInt, &e->cudaWorkspaceBytes);
+               return parseInt(name, value, kMinCudaWorkspaceBytes, kMaxCudaWorkspaceBytes, &e->cudaWorkspaceBytes);
              }},
     Variable{"FCCL_CUDA_MEMORY",
              [](auto name, auto value, auto* e) { return parseChoice(name, value, kCudaMemoryWays, &e->cudaMemory); }},

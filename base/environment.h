@@ -32,6 +32,7 @@ struct Environment {
   std::optional<fcclDeviceType_t> deviceType;  // FCCL_DEVICE=auto|host|cuda
   std::optional<bool> allowSharedDevice;       // FCCL_ALLOW_SHARED_DEVICE=0|1
   std::optional<int> cudaWorkspaceBytes;       // FCCL_CUDA_WORKSPACE_BYTES
+  std::optional<bool> programmaticLaunch;      // FCCL_PDL=0|1
   CudaMemoryWay cudaMemory = CudaMemoryWay::kAuto;  // FCCL_CUDA_MEMORY=auto|vmm|ipc
 
   // A bad value is fcclInvalidArgument naming variable, value and the values allowed. `environment` is a list of

@@ -133,6 +133,10 @@ if(NOT FCCL_SANITIZE)
   set_tests_properties("abi/needed libraries" PROPERTIES LABELS unit TIMEOUT 60)
 endif()
 
+add_test(NAME "docs/program in the README" COMMAND ${CMAKE_COMMAND} -DROOT=${CMAKE_SOURCE_DIR}
+                                                   -P ${CMAKE_SOURCE_DIR}/cmake/CheckReadme.cmake)
+set_tests_properties("docs/program in the README" PROPERTIES LABELS unit TIMEOUT 60)
+
 # Programs of tests/mpi run under mpirun. Open MPI itself is not clean under the sanitizers.
 if(TARGET fccl_mpi AND NOT FCCL_SANITIZE)
   file(GLOB sources CONFIGURE_DEPENDS tests/mpi/*.cc)

@@ -16,9 +16,10 @@
  *
  * Order. All ranks of a communicator issue the same collectives in the same order with the same shapes. With
  * FCCL_CHECK=1 (or checkCalls in the configuration) a disagreement is fcclInvalidUsage on every rank, with both calls
- * in fcclGetLastError; without it a disagreement ends at the time limit. On CUDA the calls of one communicator are one
- * sequence: enqueue them on one stream, or order the streams by events. Kernels of two communicators that share a GPU
- * wait for their peers at the same time, so give each a stream of its own that other waiting work does not block.
+ * in fcclGetLastError; without it the results are undefined, and calls may wait until the time limit. On CUDA the calls
+ * of one communicator are one sequence: enqueue them on one stream, or order the streams by events. Kernels of two
+ * communicators that share a GPU wait for their peers at the same time, so give each a stream of its own that other
+ * waiting work does not block.
  *
  * Errors. Arguments are checked before anything moves. fcclGetLastError gives a sentence that names the argument, its
  * value and what was expected. On CUDA a rank that dies, aborts or stays away past the time limit makes the kernels
@@ -202,7 +203,7 @@ FCCL_API fcclResult_t fcclCommDestroy(fcclComm_t comm);
 
 /* As destroy, but first makes calls of this rank that are under way return (fcclInvalidUsage), kernels that wait end,
  * and tells the peers, whose calls return fcclRemoteError naming this rank. May be called from any thread, and returns
- * within a second; comm may not be used afterwards. */
+ * within two seconds, as a rule at once; comm may not be used afterwards. */
 FCCL_API fcclResult_t fcclCommAbort(fcclComm_t comm);
 
 /* *asyncError: fcclSuccess, or the error that has ended the use of comm; fcclGetLastError(comm) then has its sentence.
@@ -247,7 +248,7 @@ typedef struct {
   fcclFusionPattern_t pattern;
   fcclDataType_t dtype; /* fp32, fp16 or bf16: input, residual, reducedOut, residualOut, normOut */
   int64_t tokens;       /* rows, >= 0 */
-  int64_t hidden;       /* columns, > 0; a multiple of 16 for NVFP4 */
+  int64_t hidden;       /* columns, > 0; a multiple of 16 for NVFP4; CUDA, with a norm: rows of at most 128 KiB */
   const void* input;    /* [tokens, hidden] of this rank's partial sums */
   const void* residual; /* [tokens, hidden] */
   const void* weight;   /* [hidden] of weightDtype */
@@ -259,7 +260,7 @@ typedef struct {
   void* normOut;        /* [tokens, hidden] */
   void* quantOut;       /* FP8: [tokens, hidden] bytes. NVFP4: [tokens, hidden / 2], element 2i in the low nibble */
   void* scaleOut;       /* NVFP4: fcclQuantScaleBytes bytes, padding written as zero */
-  const float* fp8DequantScale; /* one value; quantOut = e4m3(n / *fp8DequantScale) */
+  const float* fp8DequantScale; /* one value; quantOut = e4m3(n * r), r the rounded 1 / *fp8DequantScale */
   const float*
       nvfp4GlobalScale; /* one value g; block scale = e4m3(g * amax / 6), element = e2m1(n * g / block scale) */
   fcclScaleLayout_t scaleLayout;
@@ -304,15 +305,16 @@ FCCL_API fcclResult_t fcclGroupEnd(void);
 /* Memory that can be registered as a window, 64-byte aligned and zeroed. fcclMemAllocOn names the kind of device: HOST
  * memory, or memory of the calling thread's current GPU. fcclMemAlloc is fcclMemAllocOn with fcclDeviceAuto, which is
  * what a communicator with default settings takes: FCCL_DEVICE where it is set, else a GPU where there is one.
- * fcclMemFree takes both; memory that is still registered stays mapped until its windows are given back. */
+ * fcclMemFree takes both; memory that is still registered stays mapped until its windows are given back. Unlike
+ * cudaFree it does not wait for work that uses the memory: synchronise first. */
 FCCL_API fcclResult_t fcclMemAlloc(void** ptr, size_t size);
 FCCL_API fcclResult_t fcclMemAllocOn(void** ptr, size_t size, fcclDeviceType_t deviceType);
 FCCL_API fcclResult_t fcclMemFree(void* ptr);
 
 /* Collective. Makes [buff, buff + size), which must lie inside one fcclMemAlloc block (of the communicator's kind of
  * device, and its GPU), readable and writable by all ranks; size is the same on all ranks. A collective whose buffers
- * lie in windows, at the same offsets on every rank, moves data without staging. Either all ranks pass window memory or
- * none does. */
+ * lie in windows, at the same offsets on every rank, moves data without staging (HOST; on CUDA ONESHOT sends from any
+ * buffer without staging). Either all ranks pass window memory or none does. */
 FCCL_API fcclResult_t fcclCommWindowRegister(fcclComm_t comm, void* buff, size_t size, fcclWindow_t* window, int flags);
 
 /* Collective over comm: no peer uses the window any more when it returns. */

@@ -13,6 +13,8 @@ namespace {
 constexpr int kSlotUnit = 4096;
 constexpr int kMaxSlotBytes = 64 << 20;
 constexpr int kMinCudaWorkspaceBytes = 1 << 20;
+constexpr int kMaxCudaWorkspaceBytes = 1 << 30;  // three of them are addressed with 32 bits
+constexpr int kCudaWorkspaceUnit = 4096;
 
 // Takes the field `value` over into `target` unless it is undefined.
 template <class T>
@@ -40,7 +42,7 @@ Status takeConfig(const fcclConfig_t& config, Options* options) {
   if (config.netName != nullptr) options->interface = config.netName;
   FCCL_TRY(takeField("cudaDevice", config.cudaDevice, 0, INT_MAX, &options->cudaDevice));
   FCCL_TRY(takeField("allowSharedDevice", config.allowSharedDevice, 0, 1, &options->allowSharedDevice));
-  FCCL_TRY(takeField("cudaWorkspaceBytes", config.cudaWorkspaceBytes, kMinCudaWorkspaceBytes, INT_MAX,
+  FCCL_TRY(takeField("cudaWorkspaceBytes", config.cudaWorkspaceBytes, kMinCudaWorkspaceBytes, kMaxCudaWorkspaceBytes,
                      &options->cudaWorkspaceBytes));
   return {};
 }
@@ -49,9 +51,12 @@ Status takeEnvironment(const Environment& environment, Options* options) {
   options->deviceType = environment.deviceType.value_or(options->deviceType);
   options->allowSharedDevice = environment.allowSharedDevice.value_or(options->allowSharedDevice);
   options->cudaWorkspaceBytes = environment.cudaWorkspaceBytes.value_or(options->cudaWorkspaceBytes);
+  options->cudaWorkspaceBytes =
+      (options->cudaWorkspaceBytes + kCudaWorkspaceUnit - 1) / kCudaWorkspaceUnit * kCudaWorkspaceUnit;
   options->cudaMemory = environment.cudaMemory;
   options->strategy = environment.strategy.value_or(options->strategy);
   options->checkCalls = environment.checkCalls.value_or(options->checkCalls);
+  options->programmaticLaunch = environment.programmaticLaunch.value_or(options->programmaticLaunch);
   options->timeoutMs = environment.timeoutMs.value_or(options->timeoutMs);
   options->initTimeoutMs = environment.initTimeoutMs.value_or(options->initTimeoutMs);
   options->sharedMemory = environment.sharedMemory.value_or(options->sharedMemory);

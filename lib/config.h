@@ -15,8 +15,9 @@ struct Options {
   fcclDeviceType_t deviceType = fcclDeviceAuto;
   fcclStrategy_t strategy = fcclStrategyAuto;  // stands for AUTO
   bool checkCalls = false;
-  int timeoutMs = 300'000;      // 0: none
-  int initTimeoutMs = 120'000;  // 0: none
+  bool programmaticLaunch = true;  // of CUDA kernels
+  int timeoutMs = 300'000;         // 0: none
+  int initTimeoutMs = 120'000;     // 0: none
   fcclSharedMemory_t sharedMemory = fcclSharedMemoryAuto;
   bool bindCores = false;
   int slotBytes = 256 << 10;
@@ -25,7 +26,9 @@ struct Options {
   host::Simd simd = host::Simd::kGeneric;
   int cudaDevice = -1;  // -1: not named
   bool allowSharedDevice = false;
-  int cudaWorkspaceBytes = 0;  // 0: the engine's default
+  // Of one staging area. Larger calls are several launches, and each costs what a call of few rows costs; 64 MiB hold
+  // ONESHOT of 2048 rows x 8192 columns of bf16 on two ranks.
+  int cudaWorkspaceBytes = 64 << 20;
   CudaMemoryWay cudaMemory = CudaMemoryWay::kAuto;
 
   // For every wait of initialisation; a year where there is no limit.

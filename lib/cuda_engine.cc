@@ -24,15 +24,6 @@ using namespace std::chrono_literals;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kEpochs = 3;
 
-// Of one staging area. Larger calls are several launches, and each costs what a call of few rows costs; 64 MiB hold
-// ONESHOT of 2048 rows x 8192 columns of bf16 on two ranks.
-constexpr uint64_t kDefaultEpochBytes = 64 << 20;
-uint64_t epochBytesOf(const Options& options) {
-  const uint64_t wanted =
-      options.cudaWorkspaceBytes != 0 ? static_cast<uint64_t>(options.cudaWorkspaceBytes) : kDefaultEpochBytes;
-  return (wanted + kPage - 1) / kPage * kPage;
-}
-
 // Pinned memory of one rank: the words, and the data of the test that a new communicator is put to.
 struct Pinned {
   cuda::HostWords words;
@@ -85,7 +76,11 @@ class CudaEngine final : public Engine {
         {
           const OutsideCapture outside;
           const CurrentDevice current(side->device);
-          cudaDeviceSynchronize();
+          // Refused while any stream of the GPU is captured; then the kernels may still run, so ask again.
+          while (cudaDeviceSynchronize() == cudaErrorStreamCaptureUnsupported) {
+            (void)cudaGetLastError();
+            std::this_thread::sleep_for(5ms);
+          }
         }
         {
           const std::lock_guard lock(leaving->mutex);
@@ -120,7 +115,7 @@ class CudaEngine final : public Engine {
     FCCL_TRY(bootstrap.agree(prepareDevice()));
     cudaWorld_.rank = world_.rank;
     cudaWorld_.ranks = world_.ranks;
-    cudaWorld_.epochBytes = epochBytesOf(options_);
+    cudaWorld_.epochBytes = static_cast<uint64_t>(options_.cudaWorkspaceBytes);
     cudaWorld_.hostWords = &side_->pinned->words;
     CudaMemoryOptions memoryOptions = cudaMemoryOptions();
     memoryOptions.prepare = [this](char* data) { return arm(data); };
@@ -222,6 +217,7 @@ class CudaEngine final : public Engine {
     }
     FCCL_CUDA(cuda::readDeviceFacts(side_->device, &facts_));
     facts_.ranksOnDevice = ranksOnDevice_;
+    facts_.programmatic = options_.programmaticLaunch;
     void* pinned = nullptr;
     FCCL_CUDA(cudaHostAlloc(&pinned, sizeof(Pinned), cudaHostAllocMapped | cudaHostAllocPortable));
     side_->pinned = new (pinned) Pinned{};

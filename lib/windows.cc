@@ -18,13 +18,19 @@ Status agreeOn(Communicator& communicator, const char* what, uint64_t mine) {
                  all.front(), *other, other - all.begin());
 }
 
-Status registerWindow(Communicator& communicator, void* buff, size_t size, fcclWindow_t* window, int flags) {
+Status checkRegistration(const void* buff, size_t size, const fcclWindow_t* window, int flags) {
   if (window == nullptr) return failure(fcclInvalidArgument, "window is NULL.");
-  *window = nullptr;
   if (buff == nullptr) return failure(fcclInvalidArgument, "buff is NULL.");
   if (size == 0) return failure(fcclInvalidArgument, "size is 0.");
   if (flags != 0) return failure(fcclInvalidArgument, "flags is {:#x}; none is defined yet, it must be 0.", flags);
+  return {};
+}
+
+// A wrong argument of one rank fails the call on all, so that the next registration is not paired with this one.
+Status registerWindow(Communicator& communicator, void* buff, size_t size, fcclWindow_t* window, int flags) {
+  if (window != nullptr) *window = nullptr;
   FCCL_TRY(communicator.usable());
+  FCCL_TRY(communicator.bootstrap().agree(checkRegistration(buff, size, window, flags)));
   FCCL_TRY(agreeOn(communicator, "size", size));
   FCCL_TRY_ASSIGN(std::unique_ptr<SymmetricMemory> memory, communicator.mapWindow(buff, size));
   *window = communicator.windows().add(std::move(memory), buff, size, communicator.rank(), communicator.ranks());
@@ -44,7 +50,7 @@ Status deregisterWindow(Communicator& communicator, fcclWindow_t window) {
   return {};
 }
 
-// In a group `call` waits for its end; what is wrong with its arguments is wrong then.
+// In a group `call` waits for its end.
 template <class Call>
 fcclResult_t nowOrInGroup(const char* function, fcclComm_t comm, Call&& call) {
   if (!group::open()) return call();
@@ -88,7 +94,13 @@ fcclResult_t fcclMemFree(void* ptr) {
 }
 
 fcclResult_t fcclCommWindowRegister(fcclComm_t comm, void* buff, size_t size, fcclWindow_t* window, int flags) {
-  if (group::open() && window != nullptr) *window = nullptr;
+  if (group::open()) {
+    if (window != nullptr) *window = nullptr;
+    // Said at once, and then nothing of the group is carried out.
+    const fcclResult_t wrong = group::spoil(withCommunicator(
+        "fcclCommWindowRegister", comm, [&](Communicator&) { return checkRegistration(buff, size, window, flags); }));
+    if (wrong != fcclSuccess) return wrong;
+  }
   return nowOrInGroup("fcclCommWindowRegister", comm, [=] {
     return insideCommunicator("fcclCommWindowRegister", comm, [&](Communicator& communicator) {
       return registerWindow(communicator, buff, size, window, flags);

@@ -128,9 +128,11 @@ Result<NetworkInterface> chooseInterface(const std::vector<NetworkInterface>& in
     return failure(fcclSystemError, "no network interface is up and has an address; there are: {}",
                    describe(interfaces));
   }
-  return failure(fcclInvalidArgument,
-                 "FCCL_SOCKET_IFNAME '{}' {} every interface that is up and has an address; there are: {}", wanted,
-                 exclude ? "excludes" : "matches none of", describe(interfaces));
+  return failure(fcclInvalidArgument, "the network interface '{}' (FCCL_SOCKET_IFNAME, netName) {}; there are: {}",
+                 wanted,
+                 exclude ? "excludes every interface that is up and has an address"
+                         : "fits no interface that is up and has an address",
+                 describe(interfaces));
 }
 
 }  // namespace fccl

@@ -145,8 +145,8 @@ Status checkFreeMemory(size_t own, size_t total) {
   if (total > machine) {
     return failure(
         fcclSystemError,
-        "{} of memory are needed for all ranks, but this machine has {} available; make FCCL_SLOT_BYTES or the "
-        "window smaller, or use fewer ranks",
+        "{} of memory are needed, for all ranks together, but this machine has {} available; allocate less, or make "
+        "FCCL_SLOT_BYTES smaller or the ranks fewer",
         describeBytes(total), describeBytes(machine));
   }
   const uint64_t group = controlGroupFree();

@@ -98,7 +98,8 @@ Result<std::shared_ptr<Block>> blockOf(const void* buffer, size_t bytes) {
   if (bytes == 0) return failure(fcclInvalidArgument, "size is 0; expected at least 1 byte");
   const std::shared_ptr<Block> block = BlockTable::instance().find(buffer);
   if (block == nullptr) {
-    return failure(fcclInvalidArgument, "buff is {}, which is not memory of fcclMemAlloc", buffer);
+    return failure(fcclInvalidArgument,
+                   "buff is {}, which is not host memory of fcclMemAlloc (fcclMemAllocOn with fcclDeviceHost)", buffer);
   }
   const size_t offset = static_cast<size_t>(static_cast<const char*>(buffer) - block->mapping.data());
   if (bytes > block->mapping.bytes() - offset) {

@@ -354,5 +354,11 @@ int main(int argc, char** argv) {
                  static_cast<long long>(options.hidden));
     return 1;
   }
+  // Layer 0 has no call before it, and a final one follows the last.
+  if (options.corruptCall >= options.layers) {
+    std::fprintf(stderr, "--corrupt %d: there is no such call; they are numbered 0 to %d\n", options.corruptCall,
+                 static_cast<int>(options.layers) - 1);
+    return 1;
+  }
   return runProgram(options.ranksPerNode, argv, [&](const MpiSession& mpi) { return run(options, mpi); });
 }

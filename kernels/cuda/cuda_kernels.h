@@ -29,7 +29,7 @@ struct HostWords {
 struct CudaWorld {
   int rank;
   int ranks;
-  uint64_t epochBytes;  // at most 2^32 - 1
+  uint64_t epochBytes;  // at most 2^30: three of them are addressed with 32 bits
   DeviceState* state;
   HostWords* hostWords;
   uint64_t timeoutNanoseconds;  // 0: none

@@ -13,7 +13,7 @@ struct DeviceFacts {
   int multiprocessors = 0;
   int architecture = 0;      // 90 for compute capability 9.0
   int ranksOnDevice = 1;     // whose kernels must be able to run side by side on this device
-  bool programmatic = true;  // programmatic dependent launch (FCCL_PDL)
+  bool programmatic = true;  // programmatic dependent launch
 };
 
 // How one call is launched. Any number of blocks is right: rows are strided over them, and no block waits for another

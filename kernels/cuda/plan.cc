@@ -191,7 +191,11 @@ cudaError_t readDeviceFacts(int device, DeviceFacts* facts) {
   if (error == cudaSuccess) {
     error = cudaDeviceGetAttribute(&facts->multiprocessors, cudaDevAttrMultiProcessorCount, device);
   }
-  facts->architecture = major * 10 + minor;
+  if (error != cudaSuccess) return error;
+  // Code for an older architecture, which the driver translates, has no clusters, whatever the device has.
+  cudaFuncAttributes attributes;
+  error = cudaFuncGetAttributes(&attributes, findKernel(fcclBfloat16, kClusterForms[0]));
+  if (error == cudaSuccess) facts->architecture = std::min(major * 10 + minor, attributes.ptxVersion);
   return error;
 }
 
@@ -241,7 +245,7 @@ cudaError_t plan(const DeviceFacts& facts, const CudaWorld& world, const Shape& 
     }
     return cudaSuccess;
   }
-  *reason = "a row is too long for the kernels, or not aligned to 16 bytes";
+  *reason = "a row is longer than the kernels take (64 Ki columns of 16 bits, 32 Ki of fp32)";
   return cudaSuccess;
 }
 

@@ -119,6 +119,8 @@ class RowTeam {
     }
     waitForPrevious();
     epoch_ = *static_cast<volatile uint32_t*>(&world_.state->epochs[countsArrivals() ? 0 : blockIdx.x]);
+    // Once a wait has been given up, nothing is sent any more: a sum that lacks a rank must not pass for one.
+    silent_ = *static_cast<volatile uint32_t*>(&world_.state->aborted) != 0;
     epochOffset_ = epoch_ * static_cast<uint32_t>(world_.epochBytes);
     chunks_ = kTwoshot ? sharedChunks(a) : chunks(a);
     if constexpr (form.norm) {
@@ -298,7 +300,7 @@ class RowTeam {
       offset_ = team_.slotOffset(team_.rank(), channel_, part.row0, owner);
     }
     FCCL_TEAM_FN void put(Pack p, Raw raw) {
-      if (p.elements == 0) return;
+      if (p.elements == 0 || team_.silent_) return;
       raw = withoutSentinel(raw);
       const uint32_t offset = offset_ + static_cast<uint32_t>(p.index) * 16u;
       if constexpr (form.sources == 1) {
@@ -320,7 +322,7 @@ class RowTeam {
       }
     }
     FCCL_TEAM_FN void putFor(int owner, Pack p, Raw raw) {
-      if (p.elements == 0) return;
+      if (p.elements == 0 || team_.silent_) return;
       storeSlot(team_.world_.memory[owner] + (offset_ + static_cast<uint32_t>(p.index) * 16u), withoutSentinel(raw));
     }
 
@@ -389,7 +391,10 @@ class RowTeam {
           team_.ownMemory() + (team_.slotOffset(r, channel_, chunk_.row0) + static_cast<uint32_t>(p.index) * 16u);
       Patience<KernelWorld> patience(team_.world_);
       Raw raw = loadSlot(at);
-      while (holdsSentinel(raw) && !patience.ended([&]() FCCL_TEAM_LAMBDA { return r; })) raw = loadSlot(at);
+      while (holdsSentinel(raw) && !team_.silent_) {
+        team_.silent_ = patience.ended([&]() FCCL_TEAM_LAMBDA { return r; });
+        raw = loadSlot(at);
+      }
       rearmSlot(at);
       return raw;
     }
@@ -624,7 +629,8 @@ class RowTeam {
 #pragma unroll
         for (int i = 0; i < kPolled; i++) missing = holdsSentinel(got[k][i]) && !isOwn(i) ? i : missing;
       }
-      if (missing < 0 || patience.ended([&]() FCCL_TEAM_LAMBDA { return rankOf(missing); })) break;
+      if (missing < 0 || silent_) break;
+      silent_ = patience.ended([&]() FCCL_TEAM_LAMBDA { return rankOf(missing); });
     }
 #pragma unroll
     for (int k = 0; k < packs; k++) {
@@ -704,6 +710,7 @@ class RowTeam {
   int opened_ = 0;
   int sums_ = 0;
   bool arrived_ = false;
+  bool silent_ = false;
   float scale_ = 1.0f;
   float colsReciprocal_ = 0.0f;
   Raw next_[kPacks];  // loaded and sent

@@ -45,6 +45,7 @@ void addCases(const Words& words, fcclFusionPattern_t pattern, std::vector<Case>
     const std::vector<int64_t> hiddens = words.hidden.empty() ? std::vector<int64_t>{8192} : words.hidden;
     for (const int64_t hidden : hiddens) {
       for (const int64_t rows : tokens) {
+        if (rows > kMost / hidden) throw std::invalid_argument("--tokens times --hidden is more than 2^40 elements.");
         c.tokens = rows;
         c.hidden = hidden;
         cases.push_back(c);

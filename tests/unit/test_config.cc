@@ -29,7 +29,7 @@ TEST_CASE("config: defaults", "[config]") {
     CHECK(options.deviceType == fcclDeviceAuto);
     CHECK(options.cudaDevice == -1);
     CHECK_FALSE(options.allowSharedDevice);
-    CHECK(options.cudaWorkspaceBytes == 0);
+    CHECK(options.cudaWorkspaceBytes == 64 << 20);
     CHECK(options.cudaMemory == CudaMemoryWay::kAuto);
     CHECK(options.strategy == fcclStrategyAuto);
     CHECK_FALSE(options.checkCalls);
@@ -143,6 +143,7 @@ TEST_CASE("config: bad fields are named", "[config]") {
       {"cudaDevice", [](fcclConfig_t& c) { c.cudaDevice = -2; }},
       {"allowSharedDevice", [](fcclConfig_t& c) { c.allowSharedDevice = 2; }},
       {"cudaWorkspaceBytes", [](fcclConfig_t& c) { c.cudaWorkspaceBytes = (1 << 20) - 1; }},
+      {"cudaWorkspaceBytes", [](fcclConfig_t& c) { c.cudaWorkspaceBytes = (1 << 30) + 1; }},
       {"slotBytes", [](fcclConfig_t& c) { c.slotBytes = 4095; }},
       {"slotBytes", [](fcclConfig_t& c) { c.slotBytes = (64 << 20) + 1; }},
   };

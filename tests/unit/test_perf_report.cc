@@ -201,6 +201,8 @@ TEST_CASE("perf: sizes and lists of the command line", "[perf]") {
   std::string text;
   CHECK(statusOf({"--device", "cuda", "--compare", "mpi"}, &text) == 2);
   CHECK(contains(text, "--device cuda has no --compare mpi"));
+  CHECK(statusOf({"--tokens", "1099511627776", "--hidden", "1099511627776"}, &text) == 2);
+  CHECK(contains(text, "2^40"));
   CHECK(statusOf({"--pattern", "nonsense"}, &text) == 2);
   CHECK(contains(text, "'nonsense'"));
   CHECK(statusOf({"--pattern", "rms_norm", "--op", "max"}) == 2);

@@ -1,0 +1,15 @@
+# The program in README.md is examples/hello/hello.c, which the tests compile and run.
+#   cmake -DROOT=SOURCE_FOLDER -P CheckReadme.cmake
+file(READ ${ROOT}/README.md readme)
+file(READ ${ROOT}/examples/hello/hello.c program)
+string(FIND "${readme}" "```c\n" begin)
+if(begin EQUAL -1)
+  message(FATAL_ERROR "README.md has no C program.")
+endif()
+math(EXPR begin "${begin} + 5")
+string(SUBSTRING "${readme}" ${begin} -1 rest)
+string(FIND "${rest}" "```" end)
+string(SUBSTRING "${rest}" 0 ${end} shown)
+if(NOT shown STREQUAL program)
+  message(FATAL_ERROR "The C program in README.md is not examples/hello/hello.c.")
+endif()
