@@ -14,7 +14,7 @@ set(fccl_test_optimization $<$<COMPILE_LANGUAGE:CXX>:-O1>)
 # Sanitizers slow everything down.
 set(fccl_timeout_factor 1)
 if(FCCL_SANITIZE)
-  set(fccl_timeout_factor 3)
+  set(fccl_timeout_factor 6)
 endif()
 
 file(GLOB fccl_support_sources CONFIGURE_DEPENDS tests/support/*.cc)

@@ -8,11 +8,15 @@ constexpr size_t kOneshotBytes = 32 << 10;
 constexpr int64_t kTwoshotRows = 8;
 
 // From three ranks on ONESHOT moves more bytes over the links than TWOSHOT, which waits twice.
-constexpr size_t kCudaOneshotBytes = 512 << 10;
+// Measured with ranks that share one H200 (docs/performance.md); four and eight GPUs may say otherwise.
+constexpr int kFewRanks = 4;
+constexpr size_t kCudaOneshotBytesFew = 2 << 20;
+constexpr size_t kCudaOneshotBytesMany = 1 << 20;
 
 bool prefersTwoshot(const Query& query, const Facts& facts) {
   if (facts.device == fcclDeviceCuda) {
-    return facts.ranks > 2 && (!query.norm || query.rows >= facts.ranks) && payloadBytes(query) > kCudaOneshotBytes;
+    const size_t most = facts.ranks <= kFewRanks ? kCudaOneshotBytesFew : kCudaOneshotBytesMany;
+    return facts.ranks > 2 && (!query.norm || query.rows >= facts.ranks) && payloadBytes(query) > most;
   }
   if (facts.ranks > 2) return payloadBytes(query) > kOneshotBytes;
   if (facts.ranks == 1 || !ranksAreNear(facts)) return false;

@@ -161,7 +161,9 @@ TEST_CASE("host memory: a rank that does not come is an error, and nothing leaks
   }
   const Footprint after = footprint();
   CHECK(after.descriptors == before.descriptors);
+#if !defined(__SANITIZE_THREAD__)                 // whose runtime maps memory of its own for every new thread
   CHECK(after.mappings <= before.mappings + 20);  // stacks and arenas that the C library keeps for later threads
+#endif
 }
 
 TEST_CASE("host memory: descriptors and mappings stay flat") {
