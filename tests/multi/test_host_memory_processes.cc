@@ -187,7 +187,7 @@ TEST_CASE("windows: one rank's bad buffer is an error in all processes") {
       std::vector<char> heap(8192);
       void* const buffer = rank == bad ? heap.data() : block.value();
       std::string all = expectFailure(mapHostWindow(bootstrap, buffer, 4096, {}).status(), fcclInvalidArgument,
-                                      {"not memory of fcclMemAlloc"});
+                                      {"not host memory of fcclMemAlloc"});
       all += expectFailure(mapHostWindow(bootstrap, block.value(), rank == bad ? 100 : 200, {}).status(),
                            fcclInvalidUsage, {"100", "200"});
       Result<Memory> window = mapHostWindow(bootstrap, block.value(), 8192, {});

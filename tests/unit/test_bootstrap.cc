@@ -488,7 +488,7 @@ TEST_CASE("an unknown interface is an error that lists what exists") {
   CHECK(group.statuses[0].code() == fcclSystemError);
   CHECK(contains(group.statuses[0].message(), "rank 1 of 2 is missing"));
   CHECK(group.statuses[1].code() == fcclInvalidArgument);
-  CHECK(contains(group.statuses[1].message(), "FCCL_SOCKET_IFNAME 'doesnotexist'"));
+  CHECK(contains(group.statuses[1].message(), "'doesnotexist' (FCCL_SOCKET_IFNAME"));
   CHECK(contains(group.statuses[1].message(), "lo ("));
 }
 

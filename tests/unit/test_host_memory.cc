@@ -259,7 +259,7 @@ TEST_CASE("windows: other memory is refused on all ranks, whichever passes it") 
       CHECK(runOnThreads(3, [&](int rank, Bootstrap& bootstrap) {
               const WindowBlock block(8192);
               const Status status = mapHostWindow(bootstrap, rank == bad ? stranger : block.data, 4096, {}).status();
-              return expectFailure(status, fcclInvalidArgument, {"not memory of fcclMemAlloc"});
+              return expectFailure(status, fcclInvalidArgument, {"not host memory of fcclMemAlloc"});
             }) == "");
     }
   }
