@@ -22,17 +22,6 @@ bool outputsAligned(const CheckedCall& call) {
           kStreamAlignment) == 0;
 }
 
-bool packsAligned(const CheckedCall& call) {
-  const RowArgs& rows = call.call.rows;
-  uintptr_t all = rows.weight != nullptr ? static_cast<uintptr_t>(rows.cols) * host::dtypeBytes(call.call.dtype) : 0;
-  for (const void* p :
-       {rows.input, rows.residual, rows.weightIsFp32 ? nullptr : rows.weight, static_cast<const void*>(rows.reducedOut),
-        static_cast<const void*>(rows.residualOut), static_cast<const void*>(rows.normOut)}) {
-    all |= reinterpret_cast<uintptr_t>(p);
-  }
-  return all % 16 == 0;
-}
-
 uint64_t placeIn(const fcclWindow* window, const void* start) {
   if (window == nullptr) return 0;
   const auto offset = static_cast<uint64_t>(static_cast<const char*>(start) - window->start);
@@ -170,7 +159,7 @@ Query Communicator::queryOf(CheckedCall& call) const {
   query.op = call.call.op;
   query.norm = call.norm();
   query.quant = rows.quant;
-  query.packsAligned = packsAligned(call);
+  query.packsAligned = cuda::packsAligned(rows, call.call.dtype);
   query.outputsAligned = outputsAligned(call);
   query.rows = rows.rows;
   query.cols = rows.cols;

@@ -20,8 +20,6 @@ const void* findTyped(const Form& form) {
   return findPlainKernel<D>(form);
 }
 
-size_t elementBytes(fcclDataType_t dtype) { return dtype == fcclFloat32 ? 4 : 2; }
-
 cudaError_t enqueue(const Launch& launch, const CudaWorld& world, const RowArgs& rows, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(launch.blocks));

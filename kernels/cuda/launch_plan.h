@@ -47,6 +47,19 @@ struct ShapeWish {
   bool loops = false;  // where there is a choice, the kernel whose blocks may take several rows
 };
 
+constexpr size_t elementBytes(fcclDataType_t dtype) { return dtype == fcclFloat32 ? 4 : 2; }
+
+// All rows of a call begin at multiples of 16 bytes. A call without norm is one row.
+inline bool packsAligned(const RowArgs& rows, fcclDataType_t dtype) {
+  uintptr_t all = rows.weight != nullptr ? static_cast<uintptr_t>(rows.cols) * elementBytes(dtype) : 0;
+  for (const void* p :
+       {rows.input, rows.residual, rows.weightIsFp32 ? nullptr : rows.weight, static_cast<const void*>(rows.reducedOut),
+        static_cast<const void*>(rows.residualOut), static_cast<const void*>(rows.normOut)}) {
+    all |= reinterpret_cast<uintptr_t>(p);
+  }
+  return all % 16 == 0;
+}
+
 // Bytes of one epoch that a call needs. TWOSHOT: a slot for each owner's row of every source, and one for every row
 // that is gathered; without norm (one row) shares of packs.
 constexpr uint64_t epochBytes(Protocol protocol, int ranks, int64_t rows, int64_t cols, size_t elementBytes) {

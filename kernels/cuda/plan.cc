@@ -11,7 +11,6 @@ namespace {
 constexpr int kMaxCluster = 8;  // what every device with clusters grants
 constexpr int kWarp = 32;
 
-size_t elementBytes(fcclDataType_t dtype) { return dtype == fcclFloat32 ? 4 : 2; }
 int64_t divideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int wholeWarps(int64_t threads) { return static_cast<int>(divideUp(threads, kWarp) * kWarp); }
 
@@ -201,15 +200,8 @@ cudaError_t readDeviceFacts(int device, DeviceFacts* facts) {
 
 Shape shapeOf(Protocol protocol, fcclDataType_t dtype, const RowArgs& rows) {
   const bool norm = rows.weight != nullptr;
-  Shape shape{protocol, dtype, norm ? rows.rows : 1, norm ? rows.cols : rows.rows * rows.cols, norm, rows.quant, true};
-  const auto bytes = static_cast<int64_t>(elementBytes(dtype));
-  if (shape.norm && rows.cols * bytes % 16 != 0) shape.aligned = false;
-  for (const void* p :
-       {rows.input, rows.residual, rows.weightIsFp32 ? nullptr : rows.weight, static_cast<const void*>(rows.reducedOut),
-        static_cast<const void*>(rows.residualOut), static_cast<const void*>(rows.normOut)}) {
-    if (reinterpret_cast<uintptr_t>(p) % 16 != 0) shape.aligned = false;
-  }
-  return shape;
+  return {protocol, dtype,      norm ? rows.rows : 1,     norm ? rows.cols : rows.rows * rows.cols,
+          norm,     rows.quant, packsAligned(rows, dtype)};
 }
 
 cudaError_t plan(const DeviceFacts& facts, const CudaWorld& world, const Shape& shape, const ShapeWish& wish,

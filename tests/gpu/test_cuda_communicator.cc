@@ -8,22 +8,11 @@
 
 #include "tests/gpu/device_ranks.h"
 #include "tests/support/descriptors.h"
+#include "tests/support/scoped_variable.h"
 
 using namespace fccl::test;
 
 namespace {
-
-// A variable of the process for as long as a test case lasts.
-class ScopedVariable {
- public:
-  ScopedVariable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~ScopedVariable() { unsetenv(name_); }
-  ScopedVariable(const ScopedVariable&) = delete;
-  ScopedVariable& operator=(const ScopedVariable&) = delete;
-
- private:
-  const char* name_;
-};
 
 constexpr fcclDataType_t kTypes[] = {fcclBfloat16, fcclFloat16, fcclFloat32};
 constexpr fcclStrategy_t kStrategies[] = {fcclStrategyAuto, fcclStrategyOneshot, fcclStrategyTwoshot,

@@ -6,27 +6,17 @@
 #include "lib/config.h"
 #include "lib/rank_record.h"
 #include "tests/support/catch.h"
+#include "tests/support/scoped_variable.h"
 #include "tests/support/thread_ranks.h"
 #include "transport/cuda_device.h"
 #include "tuner/registry.h"
 
 using namespace fccl;
+using fccl::test::ScopedVariable;
 
 namespace {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-// A variable of the process for as long as a test case lasts.
-class ScopedVariable {
- public:
-  ScopedVariable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~ScopedVariable() { unsetenv(name_); }
-  ScopedVariable(const ScopedVariable&) = delete;
-  ScopedVariable& operator=(const ScopedVariable&) = delete;
-
- private:
-  const char* name_;
-};
 
 Options optionsFor(fcclDeviceType_t device) {
   Options options;

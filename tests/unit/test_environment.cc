@@ -10,12 +10,14 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "tests/support/catch.h"
+#include "tests/support/scoped_variable.h"
 
 using fccl::CudaMemoryWay;
 using fccl::Environment;
 using fccl::LogLevel;
 using fccl::Result;
 using fccl::SimdTarget;
+using fccl::test::ScopedVariable;
 
 namespace {
 
@@ -56,18 +58,6 @@ size_t count(const std::string& text, const std::string& part) {
   for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++found;
   return found;
 }
-
-// A variable of the process for as long as a test case lasts.
-class ScopedVariable {
- public:
-  ScopedVariable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~ScopedVariable() { unsetenv(name_); }
-  ScopedVariable(const ScopedVariable&) = delete;
-  ScopedVariable& operator=(const ScopedVariable&) = delete;
-
- private:
-  const char* name_;
-};
 
 struct ScopedLogLevel {
   ~ScopedLogLevel() { fccl::setLogLevel(LogLevel::kNone); }
