@@ -35,12 +35,6 @@ Group groupOf(const std::vector<Choice>& choices, int rank) {
   return group;
 }
 
-Status checkChoice(int color) {
-  if (color >= 0 || color == FCCL_SPLIT_NOCOLOR) return {};
-  return failure(fcclInvalidArgument, "color is {}; it must be >= 0 or FCCL_SPLIT_NOCOLOR ({}).", color,
-                 FCCL_SPLIT_NOCOLOR);
-}
-
 // create() for a thread's main function, from which no exception may leave.
 Result<std::unique_ptr<Communicator>> createOnThread(const fcclUniqueId& id, int rank, int ranks,
                                                      const Options& options) {
@@ -114,9 +108,15 @@ Result<std::vector<std::unique_ptr<Communicator>>> formInOneProcess(int ranks, c
   return communicators;
 }
 
+Status checkColor(int color) {
+  if (color >= 0 || color == FCCL_SPLIT_NOCOLOR) return {};
+  return failure(fcclInvalidArgument, "color is {}; it must be >= 0 or FCCL_SPLIT_NOCOLOR ({}).", color,
+                 FCCL_SPLIT_NOCOLOR);
+}
+
 Result<std::unique_ptr<Communicator>> split(Communicator& parent, int color, int key, const Result<Options>& wish) {
   Bootstrap& bootstrap = parent.bootstrap();
-  FCCL_TRY(bootstrap.agree(wish.ok() ? checkChoice(color) : wish.status()));
+  FCCL_TRY(bootstrap.agree(wish.ok() ? checkColor(color) : wish.status()));
   Options options = wish.value();
   // A fixed address serves one group, and there may be several now.
   options.rendezvous.clear();

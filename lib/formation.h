@@ -16,6 +16,8 @@ Status checkRanks(int ranks, int rank);
 // unless `options` name one.
 Result<std::vector<std::unique_ptr<Communicator>>> formInOneProcess(int ranks, const Options& options);
 
+Status checkColor(int color);
+
 // Collective over `parent`: this rank's communicator in the group of its color, NULL for FCCL_SPLIT_NOCOLOR. `wish` are
 // the options, or why this rank has none, which fails the split on every rank.
 Result<std::unique_ptr<Communicator>> split(Communicator& parent, int color, int key, const Result<Options>& wish);

@@ -18,6 +18,12 @@ struct Call {
   bool waits;
   std::function<fcclResult_t()> run;
   Status outcome;  // set where the call has failed
+
+  bool carryOut() {
+    const bool succeeded = run() == fcclSuccess;
+    if (!succeeded) outcome = threadError();
+    return succeeded;
+  }
 };
 
 struct Pending {
@@ -31,11 +37,14 @@ using Lane = std::vector<Call*>;
 
 // A call that fails ends its lane: what follows on this communicator would wait for ranks that have gone on.
 void runLane(const Lane& lane) {
-  for (Call* call : lane) {
-    const fcclResult_t result = call->run();
-    if (result == fcclSuccess) continue;
-    call->outcome = threadError();
-    return;
+  (void)std::all_of(lane.begin(), lane.end(), [](Call* call) { return call->carryOut(); });
+}
+
+// Call by call of every lane: a launch queue that is full with one rank's calls would wait for another rank's.
+void enqueueSideBySide(std::vector<Lane>::const_iterator begin, std::vector<Lane>::const_iterator end) {
+  std::vector<Lane> lanes(begin, end);
+  for (size_t i = 0; !lanes.empty(); i++) {
+    std::erase_if(lanes, [i](const Lane& lane) { return i == lane.size() || !lane[i]->carryOut(); });
   }
 }
 
@@ -62,7 +71,7 @@ bool waits(const Lane& lane) {
 void carryOut(std::vector<Call>& calls) {
   std::vector<Lane> lanes = lanesOf(calls);
   const auto firstWaiting = std::stable_partition(lanes.begin(), lanes.end(), [](const Lane& l) { return !waits(l); });
-  std::for_each(lanes.begin(), firstWaiting, runLane);
+  enqueueSideBySide(lanes.begin(), firstWaiting);
   if (firstWaiting == lanes.end()) return;
   std::vector<std::jthread> threads;
   for (auto lane = firstWaiting; lane + 1 != lanes.end(); ++lane) threads.emplace_back(runLane, std::cref(*lane));

@@ -58,16 +58,19 @@ Status initAll(fcclComm_t* comms, int ranks, const fcclConfig_t* config) {
   return {};
 }
 
+Result<Options> optionsOfSplit(Communicator& parent, const fcclConfig_t* config) {
+  if (config == nullptr) return parent.options();
+  FCCL_TRY_ASSIGN(Options options, optionsFrom(config, parent.options()));
+  FCCL_TRY(chooseDevice(&options));
+  return options;
+}
+
 Status splitInto(Communicator& parent, int color, int key, fcclComm_t* newComm, const fcclConfig_t* config) {
   FCCL_TRY(needPointer("newComm", newComm));
   *newComm = nullptr;
   FCCL_TRY(parent.usable());
-  Result<Options> options =
-      config == nullptr ? Result<Options>(parent.options()) : optionsFrom(config, parent.options());
-  if (options.ok()) {
-    if (const Status device = chooseDevice(&options.value()); !device.ok()) options = device;
-  }
-  FCCL_TRY_ASSIGN(std::unique_ptr<Communicator> communicator, split(parent, color, key, options));
+  FCCL_TRY_ASSIGN(std::unique_ptr<Communicator> communicator,
+                  split(parent, color, key, optionsOfSplit(parent, config)));
   if (communicator != nullptr) *newComm = makeHandle(std::move(communicator));
   return {};
 }
@@ -135,9 +138,11 @@ fcclResult_t fcclCommInitAll(fcclComm_t* comms, int nranks, const fcclConfig_t* 
 
 fcclResult_t fcclCommSplit(fcclComm_t comm, int color, int key, fcclComm_t* newComm, const fcclConfig_t* config) {
   if (!group::open()) return splitNow(comm, color, key, newComm, config);
-  return group::spoil(withCommunicator("fcclCommSplit", comm, [&](Communicator&) -> Status {
+  return group::spoil(withCommunicator("fcclCommSplit", comm, [&](Communicator& parent) -> Status {
     FCCL_TRY(needPointer("newComm", newComm));
     *newComm = nullptr;
+    FCCL_TRY(checkColor(color));
+    FCCL_TRY(optionsOfSplit(parent, config).status());
     const std::optional<fcclConfig_t> copy = config != nullptr ? std::optional(*config) : std::nullopt;
     group::defer(comm, true, [=] { return splitNow(comm, color, key, newComm, copy ? &*copy : nullptr); });
     return {};

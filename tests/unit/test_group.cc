@@ -115,6 +115,24 @@ TEST_CASE("group: a call that is wrong by itself spoils the group and nothing el
   CHECK(values[1] == 3);
 }
 
+TEST_CASE("group: a split that is wrong by itself is told at once", "[group]") {
+  RankGroup group(initInGroup(2));
+  fcclConfig_t wrong = testConfig();
+  wrong.timeoutMs = -7;
+  fcclComm_t halves[2] = {};
+  for (const fcclConfig_t* config : {static_cast<const fcclConfig_t*>(nullptr), &std::as_const(wrong)}) {
+    REQUIRE(fcclGroupStart() == fcclSuccess);
+    CHECK(fcclCommSplit(group.comm(0), 0, 0, &halves[0], nullptr) == fcclSuccess);
+    CHECK(fcclCommSplit(group.comm(1), config == nullptr ? -7 : 0, 0, &halves[1], config) == fcclInvalidArgument);
+    CHECK(fcclGroupEnd() == fcclInvalidArgument);
+    const std::string sentence = fcclGetLastError(nullptr);
+    INFO(sentence);
+    CHECK(sentence.find("-7") != std::string::npos);
+    CHECK(halves[0] == nullptr);
+    CHECK(halves[1] == nullptr);
+  }
+}
+
 TEST_CASE("group: what fails at the end is the group's error", "[group]") {
   fcclConfig_t config = testConfig();
   config.checkCalls = 1;
