@@ -24,6 +24,7 @@ cudaError_t enqueue(const Launch& launch, const CudaWorld& world, const RowArgs&
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(launch.blocks));
   config.blockDim = dim3(static_cast<unsigned>(launch.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(launch.sharedBytes);
   config.stream = stream;
   cudaLaunchAttribute attributes[2];
   config.attrs = attributes;
@@ -80,12 +81,24 @@ const void* findKernel(fcclDataType_t dtype, const Form& form) {
 }
 
 cudaError_t load() {
+  int device = 0;
+  int sharedBytes = 0;  // that a block may have
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&sharedBytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  if (error != cudaSuccess) return error;
   for (const fcclDataType_t dtype : {fcclBfloat16, fcclFloat16, fcclFloat32}) {
     for (const std::span<const Form> forms : {std::span<const Form>(kClusterForms), {kRowForms}, {kPlainForms}}) {
       for (const Form& form : forms) {
         cudaFuncAttributes attributes;
-        const cudaError_t error = cudaFuncGetAttributes(&attributes, findKernel(dtype, form));
+        error = cudaFuncGetAttributes(&attributes, findKernel(dtype, form));
         if (error != cudaSuccess) return error;
+        if (!form.staged() || attributes.ptxVersion < 90) continue;
+        const cudaError_t granted = cudaFuncSetAttribute(
+            findKernel(dtype, form), cudaFuncAttributeMaxDynamicSharedMemorySize,
+            std::min(stageBytes(form, form.maxThreads()), sharedBytes - static_cast<int>(attributes.sharedSizeBytes)));
+        if (granted != cudaSuccess) return granted;
       }
     }
   }

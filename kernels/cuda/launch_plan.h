@@ -22,7 +22,8 @@ struct Launch {
   const void* kernel = nullptr;
   int blocks = 0;
   int threads = 0;
-  int cluster = 0;  // blocks of a cluster; 0: no clusters
+  int cluster = 0;      // blocks of a cluster; 0: no clusters
+  int sharedBytes = 0;  // of dynamic shared memory
   bool programmatic = false;
   int64_t rowsPerLaunch = 0;  // a call with more rows is several launches: what the epochs hold
 };

@@ -133,14 +133,21 @@ enum class Edge : uint8_t {
   kAny     // element by element
 };
 
+// What the caches are told of the caller's memory.
+enum class Reuse : uint8_t {
+  kSoon,
+  kNone  // leaves them first
+};
+
 // Packs outside of the row read as zero and are not written.
-template <class D, Edge edge>
+template <class D, Edge edge, Reuse reuse = Reuse::kSoon>
 FCCL_TEAM_FN Raw loadUser(const char* row, Pack p) {
   constexpr int kBytes = 16 / D::kElements;
   const char* pack = row + static_cast<uint64_t>(static_cast<uint32_t>(p.index)) * 16;
   Raw raw{};
   if (edge == Edge::kWhole ? p.elements > 0 : edge == Edge::kTail && p.elements == D::kElements) {
-    const uint4 v = *reinterpret_cast<const uint4*>(pack);
+    const auto* at = reinterpret_cast<const uint4*>(pack);
+    const uint4 v = reuse == Reuse::kNone ? __ldcs(at) : *at;
     return {{v.x, v.y, v.z, v.w}};
   }
   if constexpr (edge != Edge::kWhole) {
@@ -157,12 +164,18 @@ FCCL_TEAM_FN Raw loadUser(const char* row, Pack p) {
   }
   return raw;
 }
-template <class D, Edge edge>
+template <class D, Edge edge, Reuse reuse = Reuse::kSoon>
 FCCL_TEAM_FN void storeUser(char* row, Pack p, Raw raw) {
   constexpr int kBytes = 16 / D::kElements;
   char* pack = row + static_cast<uint64_t>(static_cast<uint32_t>(p.index)) * 16;
   if (edge == Edge::kWhole ? p.elements > 0 : edge == Edge::kTail && p.elements == D::kElements) {
-    *reinterpret_cast<uint4*>(pack) = make_uint4(raw.words[0], raw.words[1], raw.words[2], raw.words[3]);
+    const uint4 v = make_uint4(raw.words[0], raw.words[1], raw.words[2], raw.words[3]);
+    auto* at = reinterpret_cast<uint4*>(pack);
+    if constexpr (reuse == Reuse::kNone) {
+      __stcs(at, v);
+    } else {
+      *at = v;
+    }
     return;
   }
   if constexpr (edge != Edge::kWhole) {

@@ -126,14 +126,19 @@ std::vector<Layout> plainLayouts(const Shape& shape, const ShapeWish& wish, int 
   return layouts;
 }
 
+// Kernels for older architectures stage nothing.
+int sharedBytes(const Layout& layout, const DeviceFacts& facts) {
+  return facts.architecture >= 90 ? stageBytes(layout.form, layout.threads) : 0;
+}
+
 // Blocks that may run at the same time for each of the ranks that share the device. Their kernels wait for each other,
 // so all must fit at once. The next launches' blocks take no room from them: they come when every block of a grid has
 // polled, and so every peer's block has sent. Clusters are not always granted the occupancy that is counted for them.
 cudaError_t blocksOfOneRank(const void* kernel, const Layout& layout, const DeviceFacts& facts, int* blocks) {
   if (!layout.form.cluster || facts.architecture < 90) {
     int perMultiprocessor = 0;
-    const cudaError_t error =
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&perMultiprocessor, kernel, layout.threads, 0);
+    const cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        &perMultiprocessor, kernel, layout.threads, static_cast<size_t>(sharedBytes(layout, facts)));
     *blocks = perMultiprocessor * facts.multiprocessors / facts.ranksOnDevice;
     return error;
   }
@@ -229,6 +234,7 @@ cudaError_t plan(const DeviceFacts& facts, const CudaWorld& world, const Shape& 
     const int64_t wanted = wish.blocks != 0 && !layout.form.once ? wish.blocks : even;
     launch->kernel = kernel;
     launch->threads = layout.threads;
+    launch->sharedBytes = sharedBytes(layout, facts);
     launch->cluster = layout.form.cluster && facts.architecture >= 90 ? layout.cluster : 0;
     launch->blocks = static_cast<int>(std::clamp<int64_t>(wanted, 1, teams)) * layout.cluster;
     // Few rows leave many scales as padding; blocks of their own zero it beside the rows.

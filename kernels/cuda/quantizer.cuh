@@ -66,7 +66,7 @@ FCCL_TEAM_FN float fastMultiplier(float global, uint32_t scaleByte) {
 FCCL_TEAM_FN uint32_t e2m1Magnitude(float v) {
   const float a = fabsf(v);
   const uint32_t exponent = __float_as_uint(fmaxf(a, 1.0f)) & 0x7f800000u;
-  const uint32_t sum = __float_as_uint(__fadd_rn(a, __uint_as_float(exponent + (22u << 23) + 6u)));
+  const uint32_t sum = __float_as_uint(__fmaf_rn(__uint_as_float(exponent), 0x1p22f + 3.0f, a));
   return sum + (sum >> 22);
 }
 

@@ -33,7 +33,8 @@ template <class D, uint32_t formCode>
 class RowTeam : public RowBase<D, formCode> {
   using Base = RowBase<D, formCode>;
   using Base::a_, Base::rows_, Base::cols_, Base::rowBytes_, Base::part_, Base::team_, Base::teams_, Base::firstPack_;
-  using Base::chunks_, Base::strided, Base::chunkCols, Base::loadConstants;
+  using Base::chunks_, Base::strided, Base::chunkCols, Base::loadConstants, Base::kReuse;
+  using Base::kStaged, Base::stage_;
 
  public:
   using Base::add, Base::forEachPack, Base::rowOf, Base::round;
@@ -79,6 +80,10 @@ class RowTeam : public RowBase<D, formCode> {
       this->prepareMean();
       if (kTwoshot) loadConstants();
     }
+    if constexpr (kStaged) {
+      if (chunks_ > 0) fetchInput(0);
+      stage_.close();
+    }
   }
   FCCL_TEAM_FN void end(const RowArgs&) {
     if (arrived_) return;  // there was a row
@@ -117,10 +122,12 @@ class RowTeam : public RowBase<D, formCode> {
 
   template <class K>
   FCCL_TEAM_FN Raw input(K k, const char* row, Pack p) const {
+    if constexpr (kStaged) return stage_.input(sent_, k.kValue);
     return kTwoshot ? loadUser<D, kEdge>(row, p) : next_[k.kValue];
   }
   template <class K>
   FCCL_TEAM_FN Raw residual(K k, const char* row, Pack p) const {
+    if constexpr (kStaged) return stage_.residual(opened_, k.kValue);
     return kTwoshot ? loadUser<D, kEdge>(row, p) : residual_[k.kValue];
   }
   class RowState : public Base::RowState {
@@ -130,6 +137,7 @@ class RowTeam : public RowBase<D, formCode> {
     FCCL_TEAM_FN void keepOwn(K, Raw) {}  // the team has loaded it
     template <class K>
     FCCL_TEAM_FN Raw own(K k, const char*, Pack) const {
+      if constexpr (kStaged) return team_.stage_.input(team_.opened_, k.kValue);
       return team_.own_[k.kValue];
     }
 
@@ -188,13 +196,22 @@ class RowTeam : public RowBase<D, formCode> {
   FCCL_TEAM_FN Send beginSend(int channel, int i) {
     if constexpr (!kTwoshot) {
       const RowChunk c = chunk(a_, i);
-      if constexpr (form.lookAhead) rotate();
-      const char* row = rowOf(a_.input, c.row0);
-      forEachPack(c.col0, c.cols,
-                  [&](auto k, auto p) FCCL_TEAM_LAMBDA { next_[k.kValue] = loadUser<D, kEdge>(row, p); });
-      if constexpr (!form.lookAhead) {
-        rotate();
-        loadResidual(c);
+      if constexpr (kStaged) {
+        // Row i + 1 and the residual of row i come while row i - 1 is computed.
+        sent_ = i;
+        if (i + 1 < chunks_) fetchInput(i + 1);
+        fetchResidual(i);
+        stage_.close();
+        stage_.template wait<1>();
+      } else {
+        if constexpr (form.lookAhead) rotate();
+        const char* row = rowOf(a_.input, c.row0);
+        forEachPack(c.col0, c.cols,
+                    [&](auto k, auto p) FCCL_TEAM_LAMBDA { next_[k.kValue] = loadUser<D, kEdge, kReuse>(row, p); });
+        if constexpr (!form.lookAhead) {
+          rotate();
+          loadResidual(c);
+        }
       }
       if (form.norm && i == 0) loadConstants();
     }
@@ -266,7 +283,9 @@ class RowTeam : public RowBase<D, formCode> {
     if constexpr (!kTwoshot) {
       const RowChunk c = chunk(a_, i);
       opened_ = i;
-      if constexpr (form.lookAhead) {
+      if constexpr (kStaged) {
+        if (i + 1 == chunks_) stage_.template wait<0>();
+      } else if constexpr (form.lookAhead) {
         if (i + 1 == chunks_) rotate();  // nothing was sent this turn
         loadResidual(c);
       }
@@ -312,12 +331,27 @@ class RowTeam : public RowBase<D, formCode> {
 #pragma unroll
     for (int k = 0; k < kPacks; k++) own_[k] = next_[k];
   }
+  FCCL_TEAM_FN void fetchInput(int i) const {
+    const RowChunk c = chunk(a_, i);
+    const char* row = rowOf(a_.input, c.row0);
+    forEachPack(c.col0, c.cols, [&](auto k, auto p) FCCL_TEAM_LAMBDA {
+      stage_.fetchInput(i, k.kValue, row + static_cast<uint32_t>(p.index) * 16u, p.elements > 0);
+    });
+  }
+  FCCL_TEAM_FN void fetchResidual(int i) const {
+    if (a_.residual == nullptr) return;
+    const RowChunk c = chunk(a_, i);
+    const char* row = rowOf(a_.residual, c.row0);
+    forEachPack(c.col0, c.cols, [&](auto k, auto p) FCCL_TEAM_LAMBDA {
+      stage_.fetchResidual(i, k.kValue, row + static_cast<uint32_t>(p.index) * 16u, p.elements > 0);
+    });
+  }
   FCCL_TEAM_FN void loadResidual(const RowChunk& c) {
     if constexpr (form.norm) {
       if (a_.residual == nullptr) return;
       const char* row = rowOf(a_.residual, c.row0);
       forEachPack(c.col0, c.cols,
-                  [&](auto k, auto p) FCCL_TEAM_LAMBDA { residual_[k.kValue] = loadUser<D, kEdge>(row, p); });
+                  [&](auto k, auto p) FCCL_TEAM_LAMBDA { residual_[k.kValue] = loadUser<D, kEdge, kReuse>(row, p); });
     }
   }
 
@@ -426,7 +460,8 @@ class RowTeam : public RowBase<D, formCode> {
   const KernelWorld& world_;
   uint32_t epoch_ = 0;
   uint32_t epochOffset_ = 0;
-  int opened_ = 0;
+  int sent_ = 0;    // the row that is being sent
+  int opened_ = 0;  // the row that is waited for
   bool arrived_ = false;
   bool silent_ = false;
   Raw next_[kPacks];  // loaded and sent

@@ -1,6 +1,6 @@
-// fccl-kernel-shapes: what a call of the CUDA kernels takes for each launch shape, ranks sharing one GPU or one rank
-// with its peer looped back into its own slots (protocol, launch and epilogue of a rank that has its GPU to itself,
-// without the link). The planner's figures (kernels/cuda/plan.cc) come from here.
+// fccl-kernel-shapes: what a call of the CUDA kernels takes for each launch shape, ranks sharing one GPU, ranks on
+// several, or one rank with its peer looped back into its own slots (protocol, launch and epilogue of a rank that has
+// its GPU to itself, without the link). The planner's figures (kernels/cuda/plan.cc) come from here.
 //
 // Method: a graph of 20 calls per rank, all ranks released at once by a gate, 5 + 30 replays, the median over replays
 // of the slowest rank, per call. Calls alternate between the sets of buffers.
@@ -36,6 +36,7 @@ constexpr int kReplays = 30;
 
 struct Options {
   int ranks = 2;
+  int gpus = 1;
   bool loopback = false;
   int sets = 2;
   bool noPdl = false;
@@ -97,18 +98,21 @@ class Bench {
   Bench(const Options& options, int64_t tokens, int64_t hidden) : options_(options), tokens_(tokens), hidden_(hidden) {
     void* host = nullptr;
     void* mapped = nullptr;
-    CHECK_CUDA(cudaHostAlloc(&host, sizeof(int), cudaHostAllocMapped));
+    use(0);
+    CHECK_CUDA(cudaHostAlloc(&host, sizeof(int), cudaHostAllocMapped | cudaHostAllocPortable));
     CHECK_CUDA(cudaHostGetDevicePointer(&mapped, host, 0));
     gateHost_ = static_cast<volatile int*>(host);
     *gateHost_ = 0;
     gateDevice_ = static_cast<const int*>(mapped);
-    CHECK_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&hostWords_), sizeof(cuda::HostWords), cudaHostAllocMapped));
+    CHECK_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&hostWords_), sizeof(cuda::HostWords),
+                             cudaHostAllocMapped | cudaHostAllocPortable));
     const auto elements = static_cast<size_t>(tokens * hidden);
     const int present = options.loopback ? 1 : options.ranks;
     epochBytes_ = (cuda::epochBytes(cuda::Protocol::kTwoshot, options.ranks, tokens, hidden, 2) +
                    cuda::epochBytes(cuda::Protocol::kOneshot, options.ranks, tokens, hidden, 2) + 4095) /
                   4096 * 4096;
     for (int r = 0; r < present; r++) {
+      use(static_cast<size_t>(r));
       auto rank = std::make_unique<Rank>();
       CHECK_CUDA(cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking));
       CHECK_CUDA(cudaEventCreate(&rank->begin));
@@ -140,13 +144,19 @@ class Bench {
   void run(const std::string& pattern, const cuda::ShapeWish& wish) {
     const float scale = pattern == "nvfp4" ? 336.0f : 0.03f;
     cuda::DeviceFacts facts;
-    CHECK_CUDA(cuda::readDeviceFacts(0, &facts));
-    facts.ranksOnDevice = static_cast<int>(ranks_.size());
+    for (int g = 0; g < options_.gpus; g++) {
+      use(static_cast<size_t>(g));
+      CHECK_CUDA(cuda::load());
+      CHECK_CUDA(cuda::readDeviceFacts(g, &facts));
+    }
+    facts.ranksOnDevice = (static_cast<int>(ranks_.size()) + options_.gpus - 1) / options_.gpus;
     facts.programmatic = !options_.noPdl;
     const auto protocol = options_.protocol == "twoshot" ? cuda::Protocol::kTwoshot : cuda::Protocol::kOneshot;
     cuda::Launch launch;
     std::vector<cudaGraphExec_t> graphs;
-    for (const auto& rank : ranks_) {
+    for (size_t r = 0; r < ranks_.size(); r++) {
+      use(r);
+      const auto& rank = ranks_[r];
       CHECK_CUDA(cudaMemcpy(rank->scale->as<void>(), &scale, 4, cudaMemcpyHostToDevice));
       cudaGraph_t graph;
       CHECK_CUDA(cudaStreamBeginCapture(rank->stream, cudaStreamCaptureModeThreadLocal));
@@ -167,12 +177,13 @@ class Bench {
       CHECK_CUDA(cudaGraphUpload(graphs.back(), rank->stream));
       CHECK_CUDA(cudaGraphDestroy(graph));
     }
-    CHECK_CUDA(cudaDeviceSynchronize());
+    synchronize();
     std::vector<float> times;
     bool hung = false;
     for (int replay = 0; replay < kWarmReplays + kReplays && !hung; replay++) {
       gates_++;
       for (size_t r = 0; r < ranks_.size(); r++) {
+        use(r);
         CHECK_CUDA(perf::gate(gateDevice_, gates_, ranks_[r]->stream));
         CHECK_CUDA(cudaEventRecord(ranks_[r]->begin, ranks_[r]->stream));
         CHECK_CUDA(cudaGraphLaunch(graphs[r], ranks_[r]->stream));
@@ -180,7 +191,9 @@ class Bench {
       }
       *gateHost_ = gates_;
       float slowest = 0;
-      for (const auto& rank : ranks_) {
+      for (size_t r = 0; r < ranks_.size(); r++) {
+        use(r);
+        const auto& rank = ranks_[r];
         CHECK_CUDA(cudaStreamSynchronize(rank->stream));
         float ms = 0;
         CHECK_CUDA(cudaEventElapsedTime(&ms, rank->begin, rank->end));
@@ -191,8 +204,8 @@ class Bench {
     }
     for (cudaGraphExec_t graph : graphs) CHECK_CUDA(cudaGraphExecDestroy(graph));
     std::sort(times.begin(), times.end());
-    std::printf("%-6s T=%-5ld H=%-6ld R=%d%s asked %d%s threads %4d cluster %d blocks %5d  ", pattern.c_str(), tokens_,
-                hidden_, options_.ranks, options_.loopback ? " alone" : "", wish.packsPerThread,
+    std::printf("%-6s T=%-5ld H=%-6ld R=%d on %d%s asked %d%s threads %4d cluster %d blocks %5d  ", pattern.c_str(),
+                tokens_, hidden_, options_.ranks, options_.gpus, options_.loopback ? " alone" : "", wish.packsPerThread,
                 wish.loops ? " loop" : "", launch.threads, launch.cluster, launch.blocks);
     if (hung) {
       std::printf("HUNG\n");
@@ -204,9 +217,18 @@ class Bench {
   }
 
  private:
+  // Makes rank r's GPU the current one.
+  void use(size_t r) const { CHECK_CUDA(cudaSetDevice(static_cast<int>(r) % options_.gpus)); }
+  void synchronize() const {
+    for (int g = 0; g < options_.gpus; g++) {
+      use(static_cast<size_t>(g));
+      CHECK_CUDA(cudaDeviceSynchronize());
+    }
+  }
   void reset() {
     *hostWords_ = {};
     for (size_t r = 0; r < ranks_.size(); r++) {
+      use(r);
       Rank& rank = *ranks_[r];
       CHECK_CUDA(cuda::arm(rank.slots->as<char>(), 3 * epochBytes_, rank.stream));
       CHECK_CUDA(cudaMemset(rank.state->as<void>(), 0, sizeof(cuda::DeviceState)));
@@ -222,7 +244,7 @@ class Bench {
                                                  : ranks_[static_cast<size_t>(p)]->slots->as<char>();
       }
     }
-    CHECK_CUDA(cudaDeviceSynchronize());
+    synchronize();
   }
 
   RowArgs args(const Rank& rank, const Buffers& b, const std::string& pattern) const {
@@ -273,8 +295,9 @@ cuda::ShapeWish parseWish(const std::string& text) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Times the CUDA kernels for launch shapes, on one GPU.");
-  app.add_option("--ranks", options.ranks, "ranks that share the GPU")->check(CLI::Range(1, cuda::kMaxRanks));
+  CLI::App app("Times the CUDA kernels for launch shapes.");
+  app.add_option("--gpus", options.gpus, "GPUs that the ranks are dealt out to")->check(CLI::Range(1, cuda::kMaxRanks));
+  app.add_option("--ranks", options.ranks, "ranks")->check(CLI::Range(1, cuda::kMaxRanks));
   app.add_flag("--loopback", options.loopback, "one rank, its peer looped back (2 ranks, ONESHOT, norm patterns)");
   app.add_option("--sets", options.sets, "sets of buffers that calls alternate between")->check(CLI::Range(1, 16));
   app.add_flag("--no-pdl", options.noPdl, "without programmatic dependent launch");
@@ -287,6 +310,12 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   // Ranks are streams of one process; they must not share a hardware queue.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+  for (int g = 0; g < options.gpus; g++) {
+    CHECK_CUDA(cudaSetDevice(g));
+    for (int other = 0; other < options.gpus; other++) {
+      if (other != g) CHECK_CUDA(cudaDeviceEnablePeerAccess(other, 0));
+    }
+  }
   for (const int64_t hidden : options.hidden) {
     for (const int64_t tokens : options.tokens) {
       Bench bench(options, tokens, hidden);
