@@ -52,16 +52,18 @@ constexpr int stageBytes(const Form& form, int threads) {
   return form.staged() ? threads * form.packs * (kStagedInputs + kStagedResiduals + kWeightPieces) * 16 : 0;
 }
 
-// One row per cluster, one pack per thread: few tokens, where code length is latency. Those for any number of sources
-// also take rows too long for one block, as many as there are.
+// One row per cluster, one pack per thread: few tokens, where code length is latency, and many where a rank has its GPU
+// to itself and the links are to be kept busy. Those for any number of sources also take rows too long for one block.
 constexpr Form kClusterForms[] = {
     {.norm = true, .sources = 1, .cluster = true, .once = true},
     {.norm = true, .sources = 7, .cluster = true, .once = true},
+    {.norm = true, .sources = 1, .cluster = true, .lookAhead = true},
     {.norm = true, .sources = 0, .cluster = true},
     {.norm = true, .sources = 0, .cluster = true, .aligned = false},
     {.norm = true, .nvfp4 = true, .sources = 0, .cluster = true, .aligned = false},
     {.norm = true, .nvfp4 = true, .sources = 1, .cluster = true, .once = true},
     {.norm = true, .nvfp4 = true, .sources = 7, .cluster = true, .once = true},
+    {.norm = true, .nvfp4 = true, .sources = 1, .cluster = true, .lookAhead = true},
     {.norm = true, .nvfp4 = true, .sources = 0, .cluster = true},
 };
 

@@ -23,9 +23,12 @@ template <class D, uint32_t code>
 __global__ void __launch_bounds__(Form::of(code).maxThreads(), Form::of(code).minBlocks())
     collectiveKernel(const __grid_constant__ typename RowTeam<D, code>::KernelWorld world,
                      const __grid_constant__ RowArgs rows) {
+  constexpr Form form = RowTeam<D, code>::form;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  if constexpr (form.cluster && form.lookAhead) return;  // planned only where there are clusters
+#endif
   __shared__ typename RowTeam<D, code>::Memory memory;
   RowTeam<D, code> team(world, rows, memory);
-  constexpr Form form = RowTeam<D, code>::form;
   using Pattern = KernelPattern<form.norm, form.nvfp4>;
   if constexpr (form.protocol == Protocol::kOneshot) oneshot<Pattern>(team, rows);
   if constexpr (form.protocol == Protocol::kTwoshot) twoshot<Pattern>(team, rows);
