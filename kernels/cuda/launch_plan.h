@@ -24,7 +24,8 @@ struct Launch {
   int threads = 0;
   int cluster = 0;  // blocks of a cluster; 0: no clusters
   bool programmatic = false;
-  int64_t rowsPerLaunch = 0;  // a call with more rows is several launches: what the epochs hold
+  bool nextBeginsEarly = false;  // user buffers: the next kernel's blocks come while peers are still reading
+  int64_t rowsPerLaunch = 0;     // a call with more rows is several launches: what the epochs hold
 };
 
 // What a plan is made for; everything that it depends on, so that equal shapes have equal plans.
