@@ -313,11 +313,15 @@ FCCL_API fcclResult_t fcclMemFree(void* ptr);
 
 /* Collective. Makes [buff, buff + size), which must lie inside one fcclMemAlloc block (of the communicator's kind of
  * device, and its GPU), readable and writable by all ranks; size is the same on all ranks. A collective whose buffers
- * lie in windows, at the same offsets on every rank, moves data without staging (HOST; on CUDA ONESHOT sends from any
- * buffer without staging). Either all ranks pass window memory or none does. */
+ * lie in windows, at the same offsets on every rank, can move data without staging: strategy UB, which needs the input
+ * in a window, and of a call without norm the output too. Either all ranks pass window memory or none does.
+ * On CUDA AUTO takes UB only where it was measured to be faster. The input may be written, and the output read, by what
+ * follows the call in the stream, as without windows; a graph that holds such a call may not be launched once the
+ * window has been given back. */
 FCCL_API fcclResult_t fcclCommWindowRegister(fcclComm_t comm, void* buff, size_t size, fcclWindow_t* window, int flags);
 
-/* Collective over comm: no peer uses the window any more when it returns. */
+/* Collective over comm: no peer uses the window any more when it returns. On CUDA each rank synchronises the streams of
+ * its calls first. */
 FCCL_API fcclResult_t fcclCommWindowDeregister(fcclComm_t comm, fcclWindow_t window);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-// UB: the caller's buffers lie in windows that all ranks have mapped, so nothing is staged.
+// UB: the caller's buffers lie in windows that all ranks have mapped, so nothing is staged. One text for both teams.
 //
 // step        ONESHOT form (input in a window)           TWOSHOT form (plain; input and output in windows)
 // 1 barrier   every rank's input is complete             the same, and nobody reads its output buffer any more
@@ -15,15 +15,18 @@ namespace fccl {
 
 template <class Pattern, class Team>
 FCCL_TEAM_FN void userBufferOneshot(Team& team, const RowArgs& a) {
+  using Count = decltype(team.chunks(a));
   typename Team::RowState state(team);
+  const auto chunks = team.chunks(a);  // CUDA: the rows of this block; HOST: all
   team.begin(a);
   team.barrier();
   if (team.failed()) return;
-  for (int64_t row = 0; row < a.rows; row++) {
-    auto from = team.windowRow(row);
-    auto outputs = team.userOutputs(a, row);
-    rowEpilogue<Pattern>(team, a, Span{row, 0, a.cols}, state, outputs,
-                         [&](auto, auto p) FCCL_TEAM_LAMBDA { return from.sum(p); });
+  for (Count i = 0; i < chunks; i++) {
+    const auto chunk = team.chunk(a, i);
+    auto from = team.windowRow(chunk);
+    auto outputs = team.userOutputs(a, chunk.row0);
+    rowEpilogue<Pattern>(team, a, Span{chunk.row0, chunk.col0, chunk.cols}, state, outputs,
+                         [&](auto k, auto p) FCCL_TEAM_LAMBDA { return from.sum(k, p); });
   }
   team.end(a);
   team.barrier();
@@ -31,15 +34,20 @@ FCCL_TEAM_FN void userBufferOneshot(Team& team, const RowArgs& a) {
 
 template <class Pattern, class Team>
 FCCL_TEAM_FN void userBufferTwoshot(Team& team, const RowArgs& a) {
+  using Count = decltype(team.chunks(a));
   typename Team::RowState state(team);
+  const auto chunks = team.sharedChunks(a);  // CUDA: those of this block; HOST: the shard in one
   team.begin(a);
   team.barrier();
   if (team.failed()) return;
-  const auto shard = team.windowShard(a);
-  auto from = team.windowRow(0);
   auto outputs = team.windowOutputs(a);
-  rowEpilogue<Pattern>(team, a, Span{0, shard.col0, shard.cols}, state, outputs,
-                       [&](auto, auto p) FCCL_TEAM_LAMBDA { return from.sum(p); });
+  for (Count i = 0; i < chunks; i++) {
+    const auto shard = team.part(a, i, team.rank());
+    if (shard.rows == 0) continue;
+    auto from = team.windowRow(shard);
+    rowEpilogue<Pattern>(team, a, Span{shard.row0, shard.col0, shard.cols}, state, outputs,
+                         [&](auto k, auto p) FCCL_TEAM_LAMBDA { return from.sum(k, p); });
+  }
   team.end(a);
   team.barrier();
 }

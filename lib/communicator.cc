@@ -179,6 +179,7 @@ Query Communicator::queryOf(CheckedCall& call) const {
     query.outputInWindow = true;
     call.call.windows.reducedOut = output->deltas.data();
   }
+  query.windowsAligned = (input == nullptr || input->aligned) && (output == nullptr || output->aligned);
   return query;
 }
 

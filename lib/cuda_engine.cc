@@ -22,7 +22,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kEpochs = 3;
 
 // Pinned memory of one rank: the words, and the data of the test that a new communicator is put to.
 struct Pinned {
@@ -119,9 +118,9 @@ class CudaEngine final : public Engine {
     cudaWorld_.hostWords = &side_->pinned->words;
     CudaMemoryOptions memoryOptions = cudaMemoryOptions();
     memoryOptions.prepare = [this](char* data) { return arm(data); };
-    FCCL_TRY_ASSIGN(side_->memory, createCudaMemory(bootstrap, armedBytes() + kPage, memoryOptions));
+    FCCL_TRY_ASSIGN(side_->memory, createCudaMemory(bootstrap, armedBytes() + zeroedBytes(), memoryOptions));
     for (int r = 0; r < world_.ranks; r++) cudaWorld_.memory[r] = side_->memory->peer(r);
-    cudaWorld_.state = reinterpret_cast<cuda::DeviceState*>(side_->memory->peer(world_.rank) + armedBytes());
+    cudaWorld_.state = reinterpret_cast<cuda::DeviceState*>(side_->memory->peer(world_.rank) + armedBytes() + kPage);
     return {};
   }
 
@@ -146,15 +145,33 @@ class CudaEngine final : public Engine {
   Status prepare(const CheckedCall& call, Plan* plan) override {
     const OutsideCapture outside;
     const CurrentDevice current(side_->device);
-    const auto protocol =
-        plan->protocol == host::Protocol::kTwoshot ? cuda::Protocol::kTwoshot : cuda::Protocol::kOneshot;
-    return findLaunch(protocol, call.call.dtype, call.call.rows, &plan->launch);
+    const RowArgs& rows = call.call.rows;
+    const bool twoshot = plan->protocol == host::Protocol::kTwoshot || plan->protocol == host::Protocol::kWindowTwoshot;
+    const auto protocol = twoshot ? cuda::Protocol::kTwoshot : cuda::Protocol::kOneshot;
+    if (usesWindows(*plan)) {
+      cuda::Shape shape = cuda::shapeOf(protocol, call.call.dtype, rows);
+      shape.aligned = shape.aligned && plan->windowsAligned;
+      FCCL_CUDA(cuda::planWindows(facts_, world_.ranks, shape, {}, &plan->launch));
+      if (plan->launch.kernel != nullptr) return {};
+      // Rows that it has no kernel for: as in findLaunch().
+      plan->protocol = host::Protocol::kOneshot;
+    }
+    return findLaunch(protocol, call.call.dtype, rows, &plan->launch);
   }
 
   // One launch, or several where the staging areas do not hold the call. No allocation, no other CUDA call.
   Status run(CheckedCall& call, const Plan& plan) override {
     const CurrentDevice current(side_->device);
-    FCCL_CUDA(cuda::launch(plan.launch, call.call.dtype, cudaWorld_, call.call.rows, call.stream));
+    cuda::Windows windows;
+    const bool used = usesWindows(plan);
+    if (used) {
+      const host::WindowDeltas& deltas = call.call.windows;
+      std::copy_n(deltas.input, world_.ranks, windows.input);
+      if (deltas.reducedOut != nullptr) std::copy_n(deltas.reducedOut, world_.ranks, windows.reducedOut);
+      windows.nextBeginsEarly = plan.launch.nextBeginsEarly;
+    }
+    FCCL_CUDA(
+        cuda::launch(plan.launch, call.call.dtype, cudaWorld_, call.call.rows, call.stream, used ? &windows : nullptr));
     return {};
   }
 
@@ -193,7 +210,14 @@ class CudaEngine final : public Engine {
   // Release: whatever made the host give up comes before; kernels act on the word alone.
   static void stop(Pinned* pinned) { std::atomic_ref(pinned->words.abort).store(1, std::memory_order_release); }
 
-  uint64_t armedBytes() const { return kEpochs * cudaWorld_.epochBytes; }
+  static bool usesWindows(const Plan& plan) {
+    return plan.protocol == host::Protocol::kWindowOneshot || plan.protocol == host::Protocol::kWindowTwoshot;
+  }
+
+  // The symmetric memory: epochs, then a page of cuda::WindowFlags and one of cuda::DeviceState.
+  uint64_t armedBytes() const { return cuda::kEpochs * cudaWorld_.epochBytes; }
+  static constexpr uint64_t zeroedBytes() { return 2 * kPage; }
+  static_assert(sizeof(cuda::WindowFlags) <= kPage && sizeof(cuda::DeviceState) <= kPage);
 
   CudaMemoryOptions cudaMemoryOptions() const {
     CudaMemoryOptions result;
@@ -242,7 +266,7 @@ class CudaEngine final : public Engine {
   Status arm(char* data) const {
     FCCL_TRY_ASSIGN(const PrivateStream stream, PrivateStream::make());
     FCCL_CUDA(cuda::arm(data, armedBytes(), stream.get()));
-    FCCL_CUDA(cudaMemsetAsync(data + armedBytes(), 0, kPage, stream.get()));
+    FCCL_CUDA(cudaMemsetAsync(data + armedBytes(), 0, zeroedBytes(), stream.get()));
     FCCL_CUDA(cudaStreamSynchronize(stream.get()));
     return {};
   }

@@ -21,6 +21,7 @@ fcclWindow_t WindowTable::add(std::unique_ptr<SymmetricMemory> memory, void* sta
     window->deltas.push_back(r == rank ? 0
                                        : static_cast<ptrdiff_t>(reinterpret_cast<intptr_t>(memory->peer(r)) - mine));
   }
+  window->aligned = std::ranges::all_of(window->deltas, [](ptrdiff_t delta) { return delta % 16 == 0; });
   window->memory = std::move(memory);
   windows_.push_back(std::move(window));
   return windows_.back().get();

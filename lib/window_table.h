@@ -17,6 +17,7 @@ struct fcclWindow {
   std::unique_ptr<fccl::SymmetricMemory> memory;
   // peer r's copy of an address in the window lies at deltas[r] bytes from the own one.
   std::vector<ptrdiff_t> deltas;
+  bool aligned = true;  // all deltas are multiples of 16
 };
 
 namespace fccl {

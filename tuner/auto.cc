@@ -26,7 +26,7 @@ bool prefersTwoshot(const Query& query, const Facts& facts) {
 }  // namespace
 
 const StrategyRow& chooseStrategy(const Query& query, const Facts& facts) {
-  if (kUserBufferRow.eligible(query, facts).empty()) return kUserBufferRow;
+  if (facts.device == fcclDeviceHost && kUserBufferRow.eligible(query, facts).empty()) return kUserBufferRow;
   return prefersTwoshot(query, facts) ? kTwoshotRow : kOneshotRow;
 }
 

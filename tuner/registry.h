@@ -34,6 +34,7 @@ struct Query {
   bool outputsAligned = false;  // all outputs and row lengths multiples of 64 bytes (may differ between ranks)
   bool inputInWindow = false;
   bool outputInWindow = false;
+  bool windowsAligned = false;  // every rank's copy lies at a multiple of 16 bytes from this rank's (may differ too)
   int64_t rows = 0;
   int64_t cols = 0;
 };
@@ -43,6 +44,7 @@ struct Query {
 struct Plan {
   fcclStrategy_t strategy = fcclStrategyAuto;
   host::Protocol protocol = host::Protocol::kOneshot;
+  bool windowsAligned = false;  // as in the query
   cuda::Launch launch;
   host::Wire wire = host::Wire::kFlags;
   host::Kernel kernel = nullptr;

@@ -4,8 +4,7 @@
 namespace fccl {
 namespace {
 
-Reason eligible(const Query& query, const Facts& facts) {
-  if (facts.device == fcclDeviceCuda) return "UB is not on CUDA yet; ONESHOT and TWOSHOT are.";
+Reason eligible(const Query& query, const Facts&) {
   if (!query.inputInWindow) {
     return "UB needs the input in a window of this communicator (fcclMemAlloc, fcclCommWindowRegister), and with a "
            "norm no "
@@ -25,6 +24,8 @@ Plan plan(const Query& query, const Facts& facts) {
   Plan plan;
   plan.strategy = fcclStrategyUb;
   plan.protocol = query.norm ? host::Protocol::kWindowOneshot : host::Protocol::kWindowTwoshot;
+  plan.windowsAligned = query.windowsAligned;
+  if (facts.device == fcclDeviceCuda) return plan;
   plan.wire = host::Wire::kFlags;
   plan.shape.rowsPerChunk = 1;
   plan.shape.colsPerChunk = query.cols;

@@ -10,12 +10,27 @@ namespace fccl::cuda {
 constexpr int kMaxRanks = 72;
 
 constexpr uint32_t kEpochWords = 512;
+constexpr uint64_t kEpochs = 3;
 
 // Device memory of one rank that no peer touches; zeroed before first use.
 struct DeviceState {
   uint32_t epochs[kEpochWords];  // of the next call: 0, 1, 2, 0, ...; all the same between two calls
   uint32_t arrived;              // blocks of a grid of more than kEpochWords that have read the epoch
   uint32_t aborted;              // a wait has been given up: all other waits end too
+  uint32_t windowCalls;          // user-buffer launches that have ended here
+  uint32_t windowArrived;        // blocks of the running one that are done with the windows
+};
+
+// In each rank's symmetric memory, behind the epochs; zeroed before any peer has the pointer.
+struct WindowFlags {
+  uint32_t reached[kMaxRanks];  // by rank that writes: 2n + 1 when it has begun its launch n, 2n + 2 when it is done
+};
+
+// Where peer r's copy of a buffer lies, in bytes from the own one.
+struct Windows {
+  int64_t input[kMaxRanks];
+  int64_t reducedOut[kMaxRanks];  // calls without norm
+  bool nextBeginsEarly;           // as in Launch
 };
 
 // Pinned host memory, mapped into the device.
@@ -25,7 +40,8 @@ struct HostWords {
 };
 
 // What a kernel knows of its communicator. Symmetric memory of each rank: three epochs, every word armed with the
-// Lamport sentinel before any peer has the pointer. `memory` stands last: kernels for few ranks take a shorter struct.
+// Lamport sentinel before any peer has the pointer, then WindowFlags. `memory` stands last: kernels for few ranks take
+// a shorter struct.
 struct CudaWorld {
   int rank;
   int ranks;
@@ -44,9 +60,15 @@ Shape shapeOf(Protocol protocol, fcclDataType_t dtype, const RowArgs& rows);
 cudaError_t plan(const DeviceFacts& facts, const CudaWorld& world, const Shape& shape, const ShapeWish& wish,
                  Launch* launch, const char** reason);
 
+// The same for a call of user buffers: all ranks' inputs and, without norm, outputs are in windows. shape.protocol:
+// kOneshot with a norm, kTwoshot without; shape.aligned: of all ranks' buffers in windows too. No kernel: a row is too
+// long.
+cudaError_t planWindows(const DeviceFacts& facts, int ranks, const Shape& shape, const ShapeWish& wish, Launch* launch);
+
 // Enqueues one call. All ranks' kernels of a call must be able to run at the same time: see DeviceFacts::ranksOnDevice.
+// `windows`: of a plan of planWindows().
 cudaError_t launch(const Launch& launch, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,
-                   cudaStream_t stream);
+                   cudaStream_t stream, const Windows* windows = nullptr);
 
 // Loads every kernel on the current device, and lets those that stage rows have their shared memory; before plan(). CUDA
 // otherwise loads a kernel when it is first used, and may wait for the device then: for ever, where a kernel of another

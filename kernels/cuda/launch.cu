@@ -2,6 +2,7 @@
 #include <span>
 
 #include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/window_forms.h"
 
 namespace fccl::cuda {
 namespace {
@@ -20,7 +21,8 @@ const void* findTyped(const Form& form) {
   return findPlainKernel<D>(form);
 }
 
-cudaError_t enqueue(const Launch& launch, const CudaWorld& world, const RowArgs& rows, cudaStream_t stream) {
+cudaError_t enqueue(const Launch& launch, const CudaWorld& world, const RowArgs& rows, const Windows* windows,
+                    cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(launch.blocks));
   config.blockDim = dim3(static_cast<unsigned>(launch.threads));
@@ -38,7 +40,8 @@ cudaError_t enqueue(const Launch& launch, const CudaWorld& world, const RowArgs&
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
   }
-  void* arguments[] = {const_cast<CudaWorld*>(&world), const_cast<RowArgs*>(&rows)};
+  // As many as the kernel takes: only those for user buffers take the third.
+  void* arguments[] = {const_cast<CudaWorld*>(&world), const_cast<RowArgs*>(&rows), const_cast<Windows*>(windows)};
   return cudaLaunchKernelExC(&config, launch.kernel, arguments);
 }
 
@@ -80,6 +83,15 @@ const void* findKernel(fcclDataType_t dtype, const Form& form) {
   }
 }
 
+const void* findWindowKernel(fcclDataType_t dtype, const Form& form) {
+  switch (dtype) {
+    case fcclBfloat16: return findTypedWindowKernel<Bf16>(form);
+    case fcclFloat16: return findTypedWindowKernel<Fp16>(form);
+    case fcclFloat32: return findTypedWindowKernel<Fp32>(form);
+    default: return nullptr;
+  }
+}
+
 cudaError_t load() {
   int device = 0;
   int sharedBytes = 0;  // that a block may have
@@ -89,6 +101,11 @@ cudaError_t load() {
   }
   if (error != cudaSuccess) return error;
   for (const fcclDataType_t dtype : {fcclBfloat16, fcclFloat16, fcclFloat32}) {
+    for (const Form& form : kWindowForms) {
+      cudaFuncAttributes attributes;
+      const cudaError_t error = cudaFuncGetAttributes(&attributes, findWindowKernel(dtype, form));
+      if (error != cudaSuccess) return error;
+    }
     for (const std::span<const Form> forms : {std::span<const Form>(kClusterForms), {kRowForms}, {kPlainForms}}) {
       for (const Form& form : forms) {
         cudaFuncAttributes attributes;
@@ -112,7 +129,7 @@ cudaError_t arm(char* memory, uint64_t bytes, cudaStream_t stream) {
 }
 
 cudaError_t launch(const Launch& launch, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,
-                   cudaStream_t stream) {
+                   cudaStream_t stream, const Windows* windows) {
   RowArgs all = rows;
   if (all.weight == nullptr) {
     all.cols *= all.rows;
@@ -120,11 +137,11 @@ cudaError_t launch(const Launch& launch, fcclDataType_t dtype, const CudaWorld& 
   }
   all.allRows = all.rows;
   const int64_t total = all.weight != nullptr ? all.rows : all.cols;
-  if (total <= launch.rowsPerLaunch) return enqueue(launch, world, all, stream);
+  if (total <= launch.rowsPerLaunch) return enqueue(launch, world, all, windows, stream);
   for (int64_t first = 0; first < total; first += launch.rowsPerLaunch) {
     const RowArgs part =
         partOf(all, first, std::min(launch.rowsPerLaunch, total - first), static_cast<int64_t>(elementBytes(dtype)));
-    if (const cudaError_t error = enqueue(launch, world, part, stream); error != cudaSuccess) return error;
+    if (const cudaError_t error = enqueue(launch, world, part, windows, stream); error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }

@@ -25,7 +25,8 @@ struct Launch {
   int cluster = 0;      // blocks of a cluster; 0: no clusters
   int sharedBytes = 0;  // of dynamic shared memory
   bool programmatic = false;
-  int64_t rowsPerLaunch = 0;  // a call with more rows is several launches: what the epochs hold
+  bool nextBeginsEarly = false;  // user buffers: the next kernel's blocks come while peers are still reading
+  int64_t rowsPerLaunch = 0;     // a call with more rows is several launches: what the epochs hold
 };
 
 // What a plan is made for; everything that it depends on, so that equal shapes have equal plans.

@@ -3,31 +3,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cuda/forms.h"
+#include "kernels/cuda/layout.h"
 
 namespace fccl::cuda {
 namespace {
 
-constexpr int kMaxCluster = 8;  // what every device with clusters grants
-constexpr int kWarp = 32;
-
-int64_t divideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int wholeWarps(int64_t threads) { return static_cast<int>(divideUp(threads, kWarp) * kWarp); }
-
-int64_t packsPerRow(const Shape& shape) {
-  return divideUp(shape.cols * static_cast<int64_t>(elementBytes(shape.dtype)), 16);
-}
-
 // Exactly two ranks, three to eight, or any number (one too).
 int unrolledSources(int ranks) { return ranks == 2 ? 1 : ranks > 2 && ranks <= 8 ? 7 : 0; }
-
-// A kernel, and how the packs of a row (without norm: of the call) are laid over threads.
-struct Layout {
-  Form form;
-  int threads = 0;
-  int cluster = 1;
-  bool allAtOnce = false;  // only where every row has a block
-};
 
 // A row over the blocks of a cluster, one pack per thread: 128 threads each while 8 blocks suffice.
 Layout clusterLayout(Form form, int64_t packs, int architecture, int wish = 0) {
@@ -144,37 +126,6 @@ std::vector<Layout> plainLayouts(const Shape& shape, const DeviceFacts& facts, c
   return layouts;
 }
 
-// Kernels for older architectures stage nothing.
-int sharedBytes(const Layout& layout, const DeviceFacts& facts) {
-  return facts.architecture >= 90 ? stageBytes(layout.form, layout.threads) : 0;
-}
-
-// Blocks that may run at the same time for each of the ranks that share the device. Their kernels wait for each other,
-// so all must fit at once. The next launches' blocks take no room from them: they come when every block of a grid has
-// polled, and so every peer's block has sent. Clusters are not always granted the occupancy that is counted for them.
-cudaError_t blocksOfOneRank(const void* kernel, const Layout& layout, const DeviceFacts& facts, int* blocks) {
-  if (!layout.form.cluster || facts.architecture < 90) {
-    int perMultiprocessor = 0;
-    const cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-        &perMultiprocessor, kernel, layout.threads, static_cast<size_t>(sharedBytes(layout, facts)));
-    *blocks = perMultiprocessor * facts.multiprocessors / facts.ranksOnDevice;
-    return error;
-  }
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(layout.cluster));
-  config.blockDim = dim3(static_cast<unsigned>(layout.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(sharedBytes(layout, facts));
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(layout.cluster), 1, 1};
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int clusters = 0;
-  const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
-  *blocks = clusters * 3 / 4 / facts.ranksOnDevice * layout.cluster;
-  return error;
-}
-
 // Rows, without norm columns, whose slots the epochs hold.
 int64_t rowsThatFit(const Shape& shape, const CudaWorld& world) {
   const size_t bytes = elementBytes(shape.dtype);
@@ -205,6 +156,34 @@ int64_t pieces(const Shape& shape, const Layout& layout, int64_t rowsPerLaunch, 
 }
 
 }  // namespace
+
+// Kernels for older architectures stage nothing.
+static int sharedBytes(const Layout& layout, const DeviceFacts& facts) {
+  return facts.architecture >= 90 ? stageBytes(layout.form, layout.threads) : 0;
+}
+
+cudaError_t blocksOfOneRank(const void* kernel, const Layout& layout, const DeviceFacts& facts, int* blocks) {
+  if (!layout.form.cluster || layout.cluster == 1 || facts.architecture < 90) {
+    int perMultiprocessor = 0;
+    const cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        &perMultiprocessor, kernel, layout.threads, static_cast<size_t>(sharedBytes(layout, facts)));
+    *blocks = perMultiprocessor * facts.multiprocessors / facts.ranksOnDevice;
+    return error;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(layout.cluster));
+  config.blockDim = dim3(static_cast<unsigned>(layout.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(sharedBytes(layout, facts));
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(layout.cluster), 1, 1};
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+  *blocks = clusters * 3 / 4 / facts.ranksOnDevice * layout.cluster;
+  return error;
+}
 
 cudaError_t readDeviceFacts(int device, DeviceFacts* facts) {
   int major = 0;

@@ -21,14 +21,6 @@
 
 namespace fccl::cuda {
 
-// A launch stays below 2^31 columns and rows, and its slots below 2^32 bytes: see plan.cc.
-struct RowChunk {
-  int row0;
-  int rows;
-  int col0;
-  int cols;
-};
-
 template <class D, uint32_t formCode>
 class RowTeam : public RowBase<D, formCode> {
   using Base = RowBase<D, formCode>;

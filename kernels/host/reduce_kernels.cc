@@ -160,7 +160,8 @@ class ReduceTeam : public TeamBase {
   class WindowRow {
    public:
     explicit WindowRow(const ReduceTeam& team, const char* row) : team_(team), row_(row) {}
-    Sources sum(Block p) {
+    template <class K>
+    Sources sum(K, Block p) {
       for (int r = 0; r < team_.ranks(); r++) sources_[r] = row_ + team_.call_.windows.input[r] + team_.bytes(p.col);
       return Sources{sources_};
     }
@@ -170,8 +171,7 @@ class ReduceTeam : public TeamBase {
     const char* row_;
     const char* sources_[kMaxRanks];
   };
-  WindowRow windowRow(int64_t row) const { return WindowRow(*this, rowOf(call_.rows.input, row)); }
-  Chunk windowShard(const RowArgs& a) const { return shardOf(0, a.cols, ranks(), rank()); }
+  WindowRow windowRow(const Chunk& chunk) const { return WindowRow(*this, rowOf(call_.rows.input, chunk.row0)); }
   Outputs windowOutputs(const RowArgs& a) const { return {*this, outputRow(a, 0), nullptr, call_.windows.reducedOut}; }
 
  private:

@@ -261,8 +261,8 @@ class HostTeam : public TeamBase, public Packs<D, Isa> {
   // ---- User buffers
   class WindowRow {
    public:
-    template <class Pack>
-    FCCL_TEAM_FN typename P::Rounded sum(Pack p) const {
+    template <class K, class Pack>
+    FCCL_TEAM_FN typename P::Rounded sum(K, Pack p) const {
       Values total{};
       for (int r = 0; r < team_.ranks(); r++) total += P::widen(P::load(row_ + team_.call_.windows.input[r], p));
       return P::round(total);
@@ -274,8 +274,9 @@ class HostTeam : public TeamBase, public Packs<D, Isa> {
     const HostTeam& team_;
     const char* row_;
   };
-  FCCL_TEAM_FN WindowRow windowRow(int64_t row) const { return WindowRow(*this, rowOf(call_.rows.input, row)); }
-  FCCL_TEAM_FN Chunk windowShard(const RowArgs& a) const { return shardOf(0, a.cols, ranks(), rank()); }
+  FCCL_TEAM_FN WindowRow windowRow(const Chunk& chunk) const {
+    return WindowRow(*this, rowOf(call_.rows.input, chunk.row0));
+  }
   FCCL_TEAM_FN WindowOutputs<P> windowOutputs(const RowArgs& a) const {
     return WindowOutputs<P>(a, call_.windows.reducedOut, ranks(), call_.shape.streamOutput);
   }

@@ -139,6 +139,28 @@ FusedOutputs CudaRanks::run(const FusedCase& asked) {
   return run(problem);
 }
 
+CudaWindows::CudaWindows(CudaRanks& cuda, size_t bytes, size_t skew)
+    : cuda_(cuda), blocks_(static_cast<size_t>(cuda.group().ranks())), at_(blocks_.size()), handles_(blocks_.size()) {
+  cuda.group().run("register windows", [&](Rank& rank) {
+    const auto r = static_cast<size_t>(rank.rank);
+    if (!rank.ok(fcclMemAllocOn(&blocks_[r], bytes + skew * r, fcclDeviceCuda), "fcclMemAllocOn")) return;
+    at_[r] = static_cast<char*>(blocks_[r]) + skew * r;
+    rank.ok(fcclCommWindowRegister(rank.comm, at_[r], bytes, &handles_[r], 0), "fcclCommWindowRegister");
+  });
+}
+
+CudaWindows::~CudaWindows() {
+  Failures failures;
+  runThreads(cuda_.group().ranks(), "give windows back", Seconds(30), [&](int r) {
+    const auto at = static_cast<size_t>(r);
+    const Rank self{r, cuda_.group().ranks(), cuda_.group().comm(r), &failures};
+    cuda_.device(r).synchronize();
+    if (!handles_.empty()) self.ok(fcclCommWindowDeregister(self.comm, handles_[at]), "fcclCommWindowDeregister");
+    self.ok(fcclMemFree(blocks_[at]), "fcclMemFree");
+  });
+  if (!failures.none()) FAIL_CHECK(failures.text());
+}
+
 std::string allReduceOnDevice(RankDevice& device, fcclComm_t comm, int rank, int ranks, fcclDataType_t dtype,
                               size_t count, uint64_t seed) {
   std::vector<Bytes> data;

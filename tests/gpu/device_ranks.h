@@ -102,6 +102,25 @@ class CudaRanks {
   RankGroup group_;
 };
 
+// A window of `bytes` bytes for every rank of the group. Rank r's begins `skew` * r bytes into its block.
+class CudaWindows {
+ public:
+  CudaWindows(CudaRanks& cuda, size_t bytes, size_t skew = 0);
+  ~CudaWindows();
+  CudaWindows(const CudaWindows&) = delete;
+  CudaWindows& operator=(const CudaWindows&) = delete;
+
+  char* at(int rank) const { return at_[static_cast<size_t>(rank)]; }
+  // Its ranks are in error; the peers do not answer any more.
+  void forget() { handles_.clear(); }
+
+ private:
+  CudaRanks& cuda_;
+  std::vector<void*> blocks_;
+  std::vector<char*> at_;
+  std::vector<fcclWindow_t> handles_;
+};
+
 // fcclAllReduce of `count` elements on the rank's GPU, compared with the reference. Empty: right.
 std::string allReduceOnDevice(RankDevice& device, fcclComm_t comm, int rank, int ranks, fcclDataType_t dtype,
                               size_t count, uint64_t seed);

@@ -190,14 +190,27 @@ namespace {
 const RankProgram kCudaStream("cuda-stream", [](RankProcess& self) {
   const fcclConfig_t config = cudaConfig();
   fcclComm_t comm = self.init(&config);
+  void* windowed = nullptr;
   try {
     RankDevice device;
-    void* const data = device.take(4 << 20);
     const size_t count = self.argument == "large" ? 1'000'000 : 500;
-    self.send("ready");
+    void* data = device.take(4 << 20);
+    fcclWindow_t window = nullptr;
     fcclResult_t result = fcclSuccess;
+    if (self.argument == "window") {
+      result = fcclMemAllocOn(&windowed, 4 << 20, fcclDeviceCuda);
+      if (result == fcclSuccess) result = fcclCommWindowRegister(comm, windowed, 4 << 20, &window, 0);
+      data = windowed;
+    }
+    fcclFusedArgs_t args = FCCL_FUSED_ARGS_INITIALIZER;
+    args.dtype = fcclFloat32;
+    args.tokens = 1;
+    args.hidden = static_cast<int64_t>(count);
+    args.input = args.reducedOut = data;
+    if (window != nullptr) args.strategy = fcclStrategyUb;
+    self.send("ready");
     for (int call = 0; result == fcclSuccess; ++call) {
-      result = fcclAllReduce(data, data, count, fcclFloat32, fcclSum, comm, device.stream());
+      result = fcclAllReduceFused(&args, comm, device.stream());
       if (result == fcclSuccess && call % 8 == 7) {
         device.synchronize();
         result = asyncErrorOf(comm);
@@ -215,7 +228,8 @@ const RankProgram kCudaStream("cuda-stream", [](RankProcess& self) {
   } catch (const std::exception& error) {
     self.send(fmt::format("broken {}", error.what()));
   }
-  return fcclCommDestroy(comm) == fcclSuccess ? 0 : 1;
+  const bool left = fcclCommDestroy(comm) == fcclSuccess;
+  return left && fcclMemFree(windowed) == fcclSuccess ? 0 : 1;
 });
 
 void killInStream(int ranks, int victim, const std::string& kind, const Environment& environment) {
@@ -248,6 +262,8 @@ TEST_CASE("CUDA processes: SIGKILL of one ends the kernels of all others, which 
   killInStream(2, 1, "small", {{"FCCL_CUDA_MEMORY", "vmm"}});
   killInStream(2, 0, "large", {{"FCCL_CUDA_MEMORY", "ipc"}});
   killInStream(4, 2, "small", {});
+  killInStream(2, 1, "window", {{"FCCL_CUDA_MEMORY", "vmm"}});
+  killInStream(3, 0, "window", {{"FCCL_CUDA_MEMORY", "ipc"}});
 }
 
 TEST_CASE("CUDA processes: a stopped one is named at the time limit, and told once it goes on") {

@@ -1,5 +1,5 @@
-// Hidden, for their length: many calls of ever other shapes, strategies and patterns back to back, and many replays of
-// graphs. `make gpu-check` runs them.
+// Many calls of ever other shapes, strategies and patterns back to back, and many replays of graphs. The long ones are
+// hidden; `make gpu-check` runs them.
 #include <array>
 #include <random>
 
@@ -13,22 +13,29 @@ namespace {
 constexpr int64_t kMostElements = 64 * 4096;
 constexpr int kResidual = 3;  // every element of it
 
-// One rank's buffers; its calls are all on one stream.
+constexpr size_t kBytes = kMostElements * 2;
+
+// One rank's buffers, input and sum in a window, so that every strategy can take every call; its calls are all on one
+// stream.
 struct SoakRank {
   fcclComm_t comm;
   cudaStream_t stream;
   int rank;
   int ranks;
-  void *input, *residual, *weight, *sum, *residualOut, *normOut, *quantOut, *scaleOut;
+  void *input, *sum, *residual, *weight, *residualOut, *normOut, *quantOut, *scaleOut;
   float* scale;
   uint32_t* call;
   uint32_t* wrong;
 
-  SoakRank(CudaRanks& cuda, int r, int count)
-      : comm(cuda.group().comm(r)), stream(cuda.device(r).stream()), rank(r), ranks(count) {
+  SoakRank(CudaRanks& cuda, const CudaWindows& windows, int r, int count)
+      : comm(cuda.group().comm(r)),
+        stream(cuda.device(r).stream()),
+        rank(r),
+        ranks(count),
+        input(windows.at(r)),
+        sum(windows.at(r) + kBytes) {
     RankDevice& device = cuda.device(r);
-    constexpr size_t kBytes = kMostElements * 2;
-    for (void** buffer : {&input, &residual, &weight, &sum, &residualOut, &normOut, &quantOut}) {
+    for (void** buffer : {&residual, &weight, &residualOut, &normOut, &quantOut}) {
       *buffer = device.take(kBytes);
     }
     scaleOut = device.take(size_t{1} << 20);
@@ -85,10 +92,10 @@ struct SoakRank {
   }
 };
 
-std::vector<SoakRank> soakRanks(CudaRanks& cuda, int count) {
+std::vector<SoakRank> soakRanks(CudaRanks& cuda, const CudaWindows& windows, int count) {
   cudaOk(loadSoakKernels(), "loadSoakKernels");
   std::vector<SoakRank> ranks;
-  for (int r = 0; r < count; r++) ranks.emplace_back(cuda, r, count);
+  for (int r = 0; r < count; r++) ranks.emplace_back(cuda, windows, r, count);
   return ranks;
 }
 
@@ -105,8 +112,8 @@ void requireNoneWrong(CudaRanks& cuda, const std::vector<SoakRank>& ranks) {
 FusedCase randomShape(std::mt19937& random) {
   constexpr std::array kPatterns = {fcclPatternAllReduce, fcclPatternRmsNorm, fcclPatternResidualRmsNorm,
                                     fcclPatternResidualRmsNormQuantFp8, fcclPatternResidualRmsNormQuantNvfp4};
-  constexpr std::array kStrategies = {fcclStrategyAuto, fcclStrategyOneshot, fcclStrategyTwoshot,
-                                      fcclStrategyMinLatency};
+  constexpr std::array kStrategies = {fcclStrategyAuto,       fcclStrategyOneshot, fcclStrategyTwoshot,
+                                      fcclStrategyMinLatency, fcclStrategyUb,      fcclStrategyUb};
   constexpr std::array<int64_t, 7> kHidden = {16, 64, 96, 2880, 4096, 1040, 512};
   constexpr std::array<int64_t, 9> kTokens = {1, 2, 3, 7, 16, 17, 33, 63, 64};
   FusedCase shape;
@@ -118,32 +125,26 @@ FusedCase randomShape(std::mt19937& random) {
   return shape;
 }
 
-}  // namespace
-
-TEST_CASE("CUDA soak: a hundred thousand calls of mixed shapes and patterns and strategies", "[.soak]") {
-  FCCL_NEED_GPUS(1);
-  constexpr int kCalls = 100'000;
+void mixedCalls(int count, int calls) {
   constexpr int kCallsBetweenLooks = 500;
-  for (const int count : {2, 4}) {
-    CudaRanks cuda(count);
-    const std::vector<SoakRank> ranks = soakRanks(cuda, count);
-    std::mt19937 random(static_cast<unsigned>(count));
-    for (int call = 0; call < kCalls / 2; call++) {
-      const FusedCase shape = randomShape(random);
-      for (const SoakRank& rank : ranks) rank.enqueue(shape);
-      if (call % kCallsBetweenLooks == kCallsBetweenLooks - 1) requireNoneWrong(cuda, ranks);
-    }
-    requireNoneWrong(cuda, ranks);
+  CudaRanks cuda(count);
+  const CudaWindows windows(cuda, 2 * kBytes);
+  const std::vector<SoakRank> ranks = soakRanks(cuda, windows, count);
+  std::mt19937 random(static_cast<unsigned>(count));
+  for (int call = 0; call < calls; call++) {
+    const FusedCase shape = randomShape(random);
+    for (const SoakRank& rank : ranks) rank.enqueue(shape);
+    if (call % kCallsBetweenLooks == kCallsBetweenLooks - 1) requireNoneWrong(cuda, ranks);
   }
+  requireNoneWrong(cuda, ranks);
 }
 
-TEST_CASE("CUDA soak: ten thousand replays of graphs of different shapes with eager calls between them", "[.soak]") {
-  FCCL_NEED_GPUS(1);
-  constexpr int kReplays = 10'000;
+void mixedReplays(int replays) {
   constexpr size_t kGraphs = 8;
   constexpr int kCallsPerGraph = 3;
   CudaRanks cuda(2);
-  const std::vector<SoakRank> ranks = soakRanks(cuda, 2);
+  const CudaWindows windows(cuda, 2 * kBytes);
+  const std::vector<SoakRank> ranks = soakRanks(cuda, windows, 2);
   std::mt19937 random(11);
   std::vector<std::array<cudaGraphExec_t, 2>> graphs(kGraphs);
   for (auto& graph : graphs) {
@@ -165,7 +166,7 @@ TEST_CASE("CUDA soak: ten thousand replays of graphs of different shapes with ea
     }
     requireNoneWrong(cuda, ranks);
   }
-  for (int replay = 0; replay < kReplays; replay++) {
+  for (int replay = 0; replay < replays; replay++) {
     const auto& graph = graphs[random() % kGraphs];
     for (size_t r = 0; r < 2; r++) cudaOk(cudaGraphLaunch(graph[r], ranks[r].stream), "cudaGraphLaunch");
     if (replay % 7 == 0) {
@@ -178,4 +179,27 @@ TEST_CASE("CUDA soak: ten thousand replays of graphs of different shapes with ea
   for (const auto& graph : graphs) {
     for (cudaGraphExec_t executable : graph) cudaOk(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
   }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "CUDA: calls of mixed shapes, patterns and strategies, each input written when the call before it has ended") {
+  FCCL_NEED_GPUS(1);
+  for (const int count : {2, 3}) mixedCalls(count, 1500);
+}
+
+TEST_CASE("CUDA: replays of graphs of different shapes and strategies with eager calls between them") {
+  FCCL_NEED_GPUS(1);
+  mixedReplays(300);
+}
+
+TEST_CASE("CUDA soak: a hundred thousand calls of mixed shapes and patterns and strategies", "[.soak]") {
+  FCCL_NEED_GPUS(1);
+  for (const int count : {2, 4}) mixedCalls(count, 50'000);
+}
+
+TEST_CASE("CUDA soak: ten thousand replays of graphs of different shapes with eager calls between them", "[.soak]") {
+  FCCL_NEED_GPUS(1);
+  mixedReplays(10'000);
 }

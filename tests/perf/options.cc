@@ -80,8 +80,8 @@ void interpret(const Words& words, Options& options) {
   options.onCuda = words.device == "cuda";
   options.cuda.compareUnfused = options.compareUnfused;
   options.cuda.compareNccl = compares("nccl");
-  if (options.onCuda && (options.compareMpi || words.suite == "host-goals" || words.windows)) {
-    throw std::invalid_argument("--device cuda has no --compare mpi, --suite host-goals and --windows.");
+  if (options.onCuda && (options.compareMpi || words.suite == "host-goals")) {
+    throw std::invalid_argument("--device cuda has no --compare mpi and --suite host-goals.");
   }
   if (!options.onCuda && options.cuda.compareNccl) {
     throw std::invalid_argument("--compare nccl is for --device cuda.");

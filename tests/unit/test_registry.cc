@@ -196,6 +196,32 @@ TEST_CASE("registry: windows", "[registry]") {
   }
 }
 
+TEST_CASE("registry: windows on CUDA: UB as on HOST, by its name", "[registry]") {
+  const StrategyRow& row = *findStrategy(fcclStrategyUb);
+  Facts facts = factsOf(2);
+  facts.device = fcclDeviceCuda;
+  for (const bool norm : {false, true}) {
+    Query query = norm ? normQuery(4, 2880) : plainQuery(4096);
+    const Reason noInput = row.eligible(query, facts);
+    CHECK(isSentence(noInput));
+    CHECK(noInput.find("the input in a window") != std::string::npos);
+    query.inputInWindow = true;
+    const Reason noOutput = row.eligible(query, facts);
+    CHECK(noOutput.empty() == norm);
+    if (!norm) CHECK(noOutput.find("the output of a call without norm in a window") != std::string::npos);
+    query.outputInWindow = !norm;
+    query.windowsAligned = true;
+    CHECK(row.eligible(query, facts).empty());
+    CHECK(row.workspace(query, facts) == 0);
+    const Plan plan = row.plan(query, facts);
+    CHECK(plan.protocol == (norm ? Protocol::kWindowOneshot : Protocol::kWindowTwoshot));
+    CHECK(plan.windowsAligned);
+    CHECK(plan.kernel == nullptr);
+    // Few tokens: the barriers cost more than the staging that they save.
+    CHECK(chosen(query, facts) == "ONESHOT");
+  }
+}
+
 TEST_CASE("registry: alignment changes nothing but streaming", "[registry]") {
   // It may differ between ranks, so nothing that ranks must do alike may depend on it.
   for (const int ranks : {2, 4}) {

@@ -43,15 +43,17 @@ class Gate {
   int* word_ = nullptr;  // given back with the process
 };
 
-// One set of device buffers, with the host's copies that are checked.
+// One set of device buffers, with the host's copies that are checked. With windows, collective.
 struct DeviceSet {
   std::unique_ptr<Buffers> host;
+  std::unique_ptr<DeviceWindow> window;  // of input and output
   DeviceCopy input, output, residual, weight, residualOut, normOut, quantOut, scaleOut, fp8Scale, nvfp4Scale;
 
-  explicit DeviceSet(const Case& c)
+  DeviceSet(const Case& c, fcclComm_t comm)
       : host(std::make_unique<Buffers>(c, false, MemoryKind::kPlain, nullptr, 0)),
-        input(c.bytes()),
-        output(c.bytes()),
+        window(c.windows ? std::make_unique<DeviceWindow>(comm, 2 * pieceBytes(c)) : nullptr),
+        input(c.windows ? DeviceCopy(window->get(), c.bytes()) : DeviceCopy(c.bytes())),
+        output(c.windows ? DeviceCopy(window->get() + pieceBytes(c), c.bytes()) : DeviceCopy(c.bytes())),
         residual(host->residual != nullptr ? c.bytes() : 0),
         weight(host->weight != nullptr ? static_cast<size_t>(c.hidden) * bytesOf(c.dtype) : 0),
         residualOut(host->residualOut != nullptr ? c.bytes() : 0),
@@ -65,6 +67,8 @@ struct DeviceSet {
     fp8Scale.upload(&host->fp8DequantScale);
     nvfp4Scale.upload(&host->nvfp4GlobalScale);
   }
+
+  static size_t pieceBytes(const Case& c) { return (c.bytes() + 4095) / 4096 * 4096; }
 
   fcclFusedArgs_t args(const Case& c, const void* from) const {
     fcclFusedArgs_t args = FCCL_FUSED_ARGS_INITIALIZER;
@@ -164,7 +168,7 @@ class Perf final : public CudaPerf {
     std::vector<std::unique_ptr<DeviceSet>> sets;
     const Producer producer(c.dtype, c.op, ranks_.rank());
     for (int s = 0; s < options_.sets; s++) {
-      sets.push_back(std::make_unique<DeviceSet>(c));
+      sets.push_back(std::make_unique<DeviceSet>(c, group_.get()));
       producer.produce(sets.back()->host->input, c.count(), static_cast<uint64_t>(s));
       sets.back()->input.upload(sets.back()->host->input);
     }

@@ -5,6 +5,10 @@
 #include <fmt/format.h>
 
 #include <stdexcept>
+#include <utility>
+
+#include "fccl.h"
+#include "tests/perf/ranks.h"
 
 namespace fccl::perf {
 
@@ -12,16 +16,41 @@ inline void cudaOk(cudaError_t code, const char* call) {
   if (code != cudaSuccess) throw std::runtime_error(fmt::format("{}: {}", call, cudaGetErrorString(code)));
 }
 
+// GPU memory of fcclMemAllocOn that is a window; collective.
+class DeviceWindow {
+ public:
+  DeviceWindow(fcclComm_t comm, size_t bytes) : comm_(comm) {
+    require(fcclMemAllocOn(&data_, bytes, fcclDeviceCuda), "fcclMemAllocOn", nullptr);
+    require(fcclCommWindowRegister(comm, data_, bytes, &window_, 0), "fcclCommWindowRegister", comm);
+  }
+  DeviceWindow(DeviceWindow&&) = delete;
+  // A failure here cannot be acted on any more: the communicator is in error already, and that was reported.
+  ~DeviceWindow() {
+    if (window_ != nullptr) fcclCommWindowDeregister(comm_, window_);
+    fcclMemFree(data_);
+  }
+  char* get() const { return static_cast<char*>(data_); }
+
+ private:
+  fcclComm_t comm_;
+  void* data_ = nullptr;
+  fcclWindow_t window_ = nullptr;
+};
+
 // A copy of a host buffer on the GPU; nothing where the host has none.
 class DeviceCopy {
  public:
-  DeviceCopy() = default;
   explicit DeviceCopy(size_t bytes) : bytes_(bytes) {
     if (bytes != 0) cudaOk(cudaMalloc(&data_, bytes), "cudaMalloc");
   }
-  DeviceCopy(DeviceCopy&& other) noexcept : data_(other.data_), bytes_(other.bytes_) { other.data_ = nullptr; }
+  // In memory of somebody else's.
+  DeviceCopy(void* data, size_t bytes) : data_(data), bytes_(bytes), owned_(false) {}
+  DeviceCopy(DeviceCopy&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_), owned_(other.owned_) {}
   DeviceCopy& operator=(DeviceCopy&&) = delete;
-  ~DeviceCopy() { cudaFree(data_); }
+  ~DeviceCopy() {
+    if (owned_) cudaFree(data_);
+  }
 
   void* get() const { return data_; }
   void upload(const void* from) const {
@@ -34,6 +63,7 @@ class DeviceCopy {
  private:
   void* data_ = nullptr;
   size_t bytes_ = 0;
+  bool owned_ = true;
 };
 
 }  // namespace fccl::perf

@@ -1,0 +1,239 @@
+// The CUDA team of user buffers: a block, or a cluster of blocks, takes a row at a time and reads it where every rank
+// has it. No peer needs to have as many blocks as this rank, or to have all of them running at once.
+//
+// Order of a block                                              why here
+//   wait for the kernels before (programmatic launch)           this rank's input is complete then
+//   block 0: tell the peers so
+//   scales, padding of scales, residual of the first row        in the shadow of the wait
+//   wait until all peers have told
+//   rows: inputs and residual together, sum, norm, quantize
+//   let the next kernel begin
+//   count this block as done; the last one tells the peers,     the kernel does not end before all ranks are done, so
+//   then waits until all of them have told                      what follows in the stream may write the input
+//
+// Memory order. A kernel before has written the input; waitForPrevious() puts that before this rank's `begun` flag, a
+// release at system scope; a peer's thread acquires it at that scope, and its block barrier hands it on to the threads
+// that read. They read by ordinary loads: after the acquire none may be answered from what a cache held before, and the
+// kernel writes where it reads (in place), so the compiler takes no read-only path. The way back: a block's reads, and
+// what it has written into peers' windows, come before its block barrier, that before the arrival of its first thread
+// (release; at system scope where peers were written to), that before the last block's (acquire), that before the
+// `done` flags (release at system scope), which the peer's last block acquires before its kernel ends.
+//
+// A rank that gives up waiting for `done` takes back its own `done`: its next kernels may write the input, while a peer
+// that has not told may still be reading it. That peer then waits until its host has learned of the failure, and its
+// result, which may be wrong, does not pass for one.
+#pragma once
+
+#include "kernels/cuda/row_base.cuh"
+#include "kernels/cuda/scale_padding.cuh"
+#include "kernels/cuda/slots.cuh"
+
+namespace fccl::cuda {
+
+FCCL_TEAM_FN uint32_t acquireFlag(const uint32_t* at) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+  return value;
+}
+FCCL_TEAM_FN void releaseFlag(uint32_t* at, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+template <class D, uint32_t formCode>
+class WindowTeam : public RowBase<D, formCode> {
+  using Base = RowBase<D, formCode>;
+  using Base::a_, Base::rows_, Base::cols_, Base::rowBytes_, Base::team_, Base::teams_, Base::chunks_;
+  using Base::strided, Base::chunkCols;
+
+ public:
+  using Base::forEachPack, Base::rowOf, Base::round;
+  using Base::form, Base::kElements, Base::kBytes, Base::kPacks, Base::kEdge;
+  using typename Base::Memory, typename Base::Rounded, typename Base::Values, typename Base::RowState;
+
+  FCCL_TEAM_FN WindowTeam(const CudaWorld& world, const RowArgs& a, const Windows& windows, Memory& memory)
+      : Base(a, memory), world_(world), windows_(windows) {}
+
+  FCCL_TEAM_FN int rank() const { return world_.rank; }
+  FCCL_TEAM_FN int ranks() const { return world_.ranks; }
+  // With a norm a block goes on with what is there, since others of its cluster wait for its partial sums; the host
+  // reads why. Without, it must not write to the peers.
+  FCCL_TEAM_FN bool failed() const { return !form.norm && silent_; }
+
+  FCCL_TEAM_FN void begin(const RowArgs&) {
+    this->sum_.begin();
+    waitForPrevious();
+    launch_ = *static_cast<volatile uint32_t*>(&world_.state->windowCalls);
+    // After a wait of an earlier call was given up nothing is told, and nothing awaited.
+    silent_ = *static_cast<volatile uint32_t*>(&world_.state->aborted) != 0;
+    if (blockIdx.x == 0) tell(2 * launch_ + 1);
+    if constexpr (form.norm) {
+      chunks_ = strided(rows_);
+      this->prepareMean();
+      this->loadConstants();
+      if constexpr (form.nvfp4) {
+        zeroScalePadding(a_, static_cast<uint32_t>(rows_), static_cast<uint32_t>(cols_),
+                         blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x);
+      }
+      if (chunks_ > 0) loadResidual(team_);
+    }
+  }
+  FCCL_TEAM_FN void end(const RowArgs&) {
+    ended_ = true;
+    if (windows_.nextBeginsEarly) letNextBegin();
+    if (form.norm && chunks_ == 0) this->sum_.endWithout();
+    // All threads have read, and written, what they had to; and know the same of a wait that was given up.
+    if (__syncthreads_or(silent_) != 0) {
+      silent_ = true;
+      return;
+    }
+    bool last = false;
+    if (threadIdx.x == 0) {
+      // Release and acquire, see above; the fences because an atomic's own order may not be at system scope.
+      form.norm ? __threadfence() : __threadfence_system();
+      last = atomicInc(&world_.state->windowArrived, gridDim.x - 1) == gridDim.x - 1;
+      form.norm ? __threadfence() : __threadfence_system();
+      // All blocks have read it; the next launch reads it when this one has ended.
+      if (last) *static_cast<volatile uint32_t*>(&world_.state->windowCalls) = launch_ + 1;
+    }
+    last_ = __syncthreads_or(last) != 0;
+    if (last_) tell(2 * launch_ + 2);
+  }
+  // begin() and end() have told the peers; here is the wait for them.
+  FCCL_TEAM_FN void barrier() {
+    if (ended_ && !last_) return;
+    const uint32_t awaited = 2 * launch_ + (ended_ ? 2 : 1);
+    bool gaveUp = silent_;
+    for (int r = static_cast<int>(threadIdx.x); r < ranks(); r += static_cast<int>(blockDim.x)) {
+      if (r == rank()) continue;
+      const uint32_t* flag = &flags(rank())->reached[r];
+      Patience<CudaWorld> patience(world_);
+      while (!gaveUp && static_cast<int32_t>(acquireFlag(flag) - awaited) < 0) {
+        gaveUp = patience.ended([&]() FCCL_TEAM_LAMBDA { return r; });
+      }
+    }
+    silent_ = __syncthreads_or(gaveUp) != 0;
+    if (ended_ && silent_) takeBack();
+  }
+
+  // ---- What is this team's
+  FCCL_TEAM_FN int chunks(const RowArgs&) const { return strided(rows_); }
+  FCCL_TEAM_FN RowChunk chunk(const RowArgs&, int i) const { return {team_ + i * teams_, 1, 0, cols_}; }
+  // Without norm: this rank's packs of the one row.
+  FCCL_TEAM_FN int sharedChunks(const RowArgs&) const { return strided((ownCols() + chunkCols() - 1) / chunkCols()); }
+  FCCL_TEAM_FN RowChunk part(const RowArgs&, int i, int owner) const {
+    const int begin = owner * ownCols() + (team_ + i * teams_) * chunkCols();
+    const int end = min(min((owner + 1) * ownCols(), begin + chunkCols()), cols_);
+    return {0, begin < end ? 1 : 0, begin, end - begin};
+  }
+
+  template <class K>
+  FCCL_TEAM_FN Raw residual(K k, const char*, Pack) const {
+    return residual_[k.kValue];
+  }
+  FCCL_TEAM_FN WindowTeam& rowTeam() { return *this; }
+
+  // ---- Windows: the sums of this thread's packs of a row, in fp32.
+  class WindowRow {
+   public:
+    template <class K>
+    FCCL_TEAM_FN Rounded sum(K k, Pack) const {
+      return round(totals_[k.kValue]);
+    }
+
+   private:
+    friend class WindowTeam;
+    Values totals_[kPacks];
+  };
+  FCCL_TEAM_FN WindowRow windowRow(const RowChunk& chunk) {
+    if (form.norm && chunk.row0 != team_) loadResidual(chunk.row0);
+    WindowRow row;
+#pragma unroll
+    for (int k = 0; k < kPacks; k++) row.totals_[k] = Values{};
+    const char* own = rowOf(a_.input, chunk.row0);
+    // As many ranks' packs are asked for at once as registers allow.
+#pragma unroll 1
+    for (int first = 0; first < ranks(); first += kAtOnce) {
+      Raw got[kPacks][kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; i++) {
+        const bool there = first + i < ranks();
+        const char* theirs = own + windows_.input[there ? first + i : 0];
+        forEachPack(chunk.col0, chunk.cols, [&](auto k, auto p) FCCL_TEAM_LAMBDA {
+          got[k.kValue][i] = there ? loadUser<D, kEdge>(theirs, p) : Raw{};
+        });
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; i++) {
+        if (first + i >= ranks()) continue;
+#pragma unroll
+        for (int k = 0; k < kPacks; k++) row.totals_[k] = row.totals_[k] + D::widen(got[k][i]);
+      }
+    }
+    return row;
+  }
+
+  // ---- Outputs
+  FCCL_TEAM_FN typename Base::Outputs userOutputs(const RowArgs&, int64_t row) const { return {*this, row}; }
+  class WindowOutputs {
+   public:
+    FCCL_TEAM_FN void sum(Pack p, Rounded s) const {
+      // Each rank begins with another peer, so that they do not all write to the same one.
+      int to = team_.rank();
+      for (int i = 0; i < team_.ranks(); i++) {
+        storeUser<D, kEdge>(static_cast<char*>(team_.a_.reducedOut) + team_.windows_.reducedOut[to], p, s.raw);
+        if (++to == team_.ranks()) to = 0;
+      }
+    }
+    FCCL_TEAM_FN void residual(Pack, Rounded) const {}
+
+   private:
+    friend class WindowTeam;
+    FCCL_TEAM_FN explicit WindowOutputs(const WindowTeam& team) : team_(team) {}
+    const WindowTeam& team_;
+  };
+  FCCL_TEAM_FN WindowOutputs windowOutputs(const RowArgs&) const { return WindowOutputs(*this); }
+
+ private:
+  static constexpr int kAtOnce = 2;
+
+  // An owner's columns of a call without norm: whole packs.
+  FCCL_TEAM_FN int ownCols() const {
+    const int packs = (cols_ + kElements - 1) / kElements;
+    return (packs + ranks() - 1) / ranks() * kElements;
+  }
+  FCCL_TEAM_FN void loadResidual(int row) {
+    if (a_.residual == nullptr) return;
+    const char* at = rowOf(a_.residual, row);
+    forEachPack(0, cols_, [&](auto k, auto p) FCCL_TEAM_LAMBDA { residual_[k.kValue] = loadUser<D, kEdge>(at, p); });
+  }
+
+  FCCL_TEAM_FN WindowFlags* flags(int r) const {
+    return reinterpret_cast<WindowFlags*>(world_.memory[r] + kEpochs * world_.epochBytes);
+  }
+  // By the threads of one block.
+  FCCL_TEAM_FN void tell(uint32_t what) const {
+    if (silent_) return;
+    for (int r = static_cast<int>(threadIdx.x); r < ranks(); r += static_cast<int>(blockDim.x)) {
+      if (r != rank()) releaseFlag(&flags(r)->reached[rank()], what);
+    }
+  }
+  // A value that no peer at this launch, or at the one before, takes for what it awaits. The fence, so that it comes
+  // before whatever a later kernel writes.
+  FCCL_TEAM_FN void takeBack() const {
+    constexpr uint32_t kNever = 0x80000000u;
+    for (int r = static_cast<int>(threadIdx.x); r < ranks(); r += static_cast<int>(blockDim.x)) {
+      if (r != rank()) releaseFlag(&flags(r)->reached[rank()], 2 * launch_ + 2 + kNever);
+    }
+    __threadfence_system();
+  }
+
+  const CudaWorld& world_;
+  const Windows& windows_;
+  uint32_t launch_ = 0;
+  bool silent_ = false;
+  bool ended_ = false;
+  bool last_ = false;
+  Raw residual_[kPacks];
+};
+
+}  // namespace fccl::cuda
