@@ -34,6 +34,7 @@ struct Query {
   bool outputsAligned = false;  // all outputs and row lengths multiples of 64 bytes (may differ between ranks)
   bool inputInWindow = false;
   bool outputInWindow = false;
+  bool inputPushed = false;  // CUDA: it stands in the slots of ONESHOT
   int64_t rows = 0;
   int64_t cols = 0;
 };
