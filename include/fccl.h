@@ -234,7 +234,7 @@ FCCL_API fcclResult_t fcclAllReduce(const void* sendbuff, void* recvbuff, size_t
                                     fcclRedOp_t op, fcclComm_t comm, fcclStream_t stream);
 
 #define FCCL_FUSED_ARGS_MAGIC 0xfcc1f05eu
-#define FCCL_FUSED_ARGS_VERSION 1u
+#define FCCL_FUSED_ARGS_VERSION 2u /* 1 ended with strategy; a program that was built with it is served as before */
 #define FCCL_DTYPE_SAME (-1)
 
 /* Arguments of fcclAllReduceFused. Start from FCCL_FUSED_ARGS_INITIALIZER; pointers that the pattern does not use stay
@@ -265,13 +265,15 @@ typedef struct {
       nvfp4GlobalScale; /* one value g; block scale = e4m3(g * amax / 6), element = e2m1(n * g / block scale) */
   fcclScaleLayout_t scaleLayout;
   fcclStrategy_t strategy;
+  int inputPushed; /* 1: kernels before this call have pushed the input to the peers, and nothing is sent: see
+                      fccl_device.h. CUDA, AUTO or ONESHOT; the same on every rank */
 } fcclFusedArgs_t;
 
 #define FCCL_FUSED_ARGS_INITIALIZER                                                                                    \
   {                                                                                                                    \
     sizeof(fcclFusedArgs_t), FCCL_FUSED_ARGS_MAGIC, FCCL_FUSED_ARGS_VERSION, fcclPatternAllReduce, fcclBfloat16, 0, 0, \
         NULL, NULL, NULL, FCCL_DTYPE_SAME, 0.0f, 1e-5f, NULL, NULL, NULL, NULL, NULL, NULL, NULL,                      \
-        fcclScaleSwizzled128x4, fcclStrategyAuto                                                                       \
+        fcclScaleSwizzled128x4, fcclStrategyAuto, 0                                                                    \
   }
 
 /* All-reduce and what follows it in a transformer layer, row by row, in one pass:

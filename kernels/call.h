@@ -28,6 +28,7 @@ struct RowArgs {
   float eps = 0;
   float weightBias = 0;
   bool weightIsFp32 = false;  // else of the data's own type
+  bool inputPushed = false;   // CUDA, ONESHOT: the peers have it already, in the slots of this call
   QuantKind quant = QuantKind::kNone;
   uint8_t scaleLayout = 0;  // fcclScaleLayout_t
 };

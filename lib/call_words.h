@@ -12,6 +12,9 @@ namespace fccl {
 // What FCCL_CHECK compares: all that must be the same on every rank.
 host::CallSignature signatureOf(const CheckedCall& call, uint64_t inputPlace, uint64_t outputPlace);
 
+// Whether kernels have written into peers' slots before this call.
+bool saysInputPushed(const host::CallSignature& signature);
+
 // "AllReduce(sum, bf16, count 5)"; "AllReduceFused(RMS_NORM, bf16, 7 tokens x 2880, ...)".
 std::string describe(const host::CallSignature& signature);
 

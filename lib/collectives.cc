@@ -55,7 +55,7 @@ fcclResult_t fcclAllReduce(const void* sendbuff, void* recvbuff, size_t count, f
 fcclResult_t fcclAllReduceFused(const fcclFusedArgs_t* args, fcclComm_t comm, fcclStream_t stream) {
   if (!group::open()) [[likely]]
     return allReduceFused(args, comm, stream);
-  const fcclFusedArgs_t copy = args != nullptr ? *args : fcclFusedArgs_t{};
+  const fcclFusedArgs_t copy = copyFusedArgs(args);
   return deferCollective(
       "fcclAllReduceFused", comm,
       [&](fcclDeviceType_t device, CheckedCall* call) { return checkAllReduceFused(args, stream, device, call); },

@@ -161,6 +161,7 @@ Query Communicator::queryOf(CheckedCall& call) const {
   query.quant = rows.quant;
   query.packsAligned = cuda::packsAligned(rows, call.call.dtype);
   query.outputsAligned = outputsAligned(call);
+  query.inputPushed = rows.inputPushed;
   query.rows = rows.rows;
   query.cols = rows.cols;
   if (windows_.empty()) return query;
@@ -189,7 +190,9 @@ Result<const Plan*> Communicator::makePlan(const PlanKey& key, const Query& quer
     return failure(fcclInvalidArgument, "{}", reason);
   }
   const StrategyRow* row = nullptr;
-  if (strategy != fcclStrategyAuto) {
+  if (query.inputPushed) {
+    row = &kOneshotRow;
+  } else if (strategy != fcclStrategyAuto) {
     row = findStrategy(strategy);
     if (const Reason reason = row->eligible(query, facts_); !reason.empty()) {
       return failure(fcclInvalidArgument, "strategy {} cannot do this call: {}", row->name, reason);
@@ -234,10 +237,12 @@ Status Communicator::compareCalls(const CheckedCall& call) {
   if (world_.failure.kind != host::FailureKind::kNone) return fail(world_.failure, describe(mine));
   if (same) return {};
   const bool otherFirst = other < world_.rank;
-  return failure(fcclInvalidUsage,
-                 "The ranks call different collectives: rank {} calls {}, rank {} calls {}. Nothing has been moved.",
-                 otherFirst ? other : world_.rank, describe(otherFirst ? theirs : mine),
-                 otherFirst ? world_.rank : other, describe(otherFirst ? mine : theirs));
+  const bool pushed = saysInputPushed(mine) || saysInputPushed(theirs);
+  return failure(
+      fcclInvalidUsage, "The ranks call different collectives: rank {} calls {}, rank {} calls {}. {}",
+      otherFirst ? other : world_.rank, describe(otherFirst ? theirs : mine), otherFirst ? world_.rank : other,
+      describe(otherFirst ? mine : theirs),
+      pushed ? "What was pushed stands in the peers' slots: destroy the communicator." : "Nothing has been moved.");
 }
 
 Status Communicator::fail(const host::Failure& failed, const std::string& call) {

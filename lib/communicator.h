@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "kernels/host/world.h"
 #include "lib/config.h"
@@ -41,6 +42,12 @@ class Communicator {
   // Collective: see Engine::mapWindow.
   Result<std::unique_ptr<SymmetricMemory>> mapWindow(void* buffer, size_t bytes) {
     return engine_->mapWindow(*bootstrap_, buffer, bytes);
+  }
+
+  // As fcclDevicePushInit; the shape is right by itself.
+  Status preparePush(int64_t tokens, int64_t hidden, fcclDataType_t dtype, fcclDevicePush_t* push) const {
+    FCCL_TRY(usable());
+    return engine_->preparePush(tokens, hidden, dtype, push);
   }
 
   // Carries the call out, or enqueues it. One thread at a time.

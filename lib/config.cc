@@ -29,7 +29,8 @@ Status takeField(const char* name, int value, int smallest, int largest, T* targ
 }
 
 Status takeConfig(const fcclConfig_t& config, Options* options) {
-  FCCL_TRY(checkHeader(config, "fcclConfig_t", "FCCL_CONFIG_INITIALIZER", FCCL_CONFIG_MAGIC, FCCL_CONFIG_VERSION));
+  static constexpr StructVersion kVersions[] = {{FCCL_CONFIG_VERSION, sizeof(fcclConfig_t)}};
+  FCCL_TRY(checkHeader(config, "fcclConfig_t", "FCCL_CONFIG_INITIALIZER", FCCL_CONFIG_MAGIC, kVersions));
   FCCL_TRY(takeField("deviceType", config.deviceType, fcclDeviceAuto, fcclDeviceCuda, &options->deviceType));
   FCCL_TRY(takeField("strategy", config.strategy, fcclStrategyMinLatency, fcclStrategyTwoshot, &options->strategy));
   FCCL_TRY(takeField("checkCalls", config.checkCalls, 0, 1, &options->checkCalls));

@@ -156,7 +156,34 @@ class CudaEngine final : public Engine {
       // Rows that it has no kernel for: as in findLaunch().
       plan->protocol = host::Protocol::kOneshot;
     }
-    return findLaunch(protocol, call.call.dtype, rows, &plan->launch);
+    FCCL_TRY(findLaunch(protocol, call.call.dtype, rows, &plan->launch));
+    const int64_t all = call.norm() ? rows.rows : rows.cols;
+    if (rows.inputPushed && plan->launch.rowsPerLaunch < all) {
+      return doesNotFitPushed(call.tokens, call.hidden, call.call.dtype);
+    }
+    return {};
+  }
+
+  Status preparePush(int64_t tokens, int64_t hidden, fcclDataType_t dtype, fcclDevicePush_t* push) const override {
+    const uint64_t most = cudaWorld_.epochBytes / static_cast<uint64_t>(world_.ranks);  // of one source
+    const auto bytes = static_cast<uint64_t>(cuda::elementBytes(dtype));
+    const auto rows = static_cast<uint64_t>(tokens);
+    const auto cols = static_cast<uint64_t>(hidden);
+    if (cols > most / bytes || rows > most / (cols * bytes)) return doesNotFitPushed(tokens, hidden, dtype);
+    push->rank = world_.rank;
+    push->ranks = world_.ranks;
+    push->tokens = tokens;
+    push->hidden = hidden;
+    push->dtype = dtype;
+    push->elementBytes = static_cast<uint32_t>(bytes);
+    push->rowBytes = static_cast<uint32_t>(cols * bytes);
+    push->epochBytes = static_cast<uint32_t>(cudaWorld_.epochBytes);
+    push->epoch = &cudaWorld_.state->epochs[0];
+    push->aborted = &cudaWorld_.state->aborted;
+    // ONESHOT's slots: [epoch][source][row], and rows of whole packs have no gaps between them.
+    const uint64_t mine = static_cast<uint64_t>(world_.rank) * rows * push->rowBytes;
+    for (int r = 0; r < world_.ranks; r++) push->slots[r] = cudaWorld_.memory[r] + mine;
+    return {};
   }
 
   // One launch, or several where the staging areas do not hold the call. No allocation, no other CUDA call.
@@ -260,6 +287,14 @@ class CudaEngine final : public Engine {
                    "a call of {} x {} {} cannot be carried out on CUDA: {}; staging areas have {} bytes each, which "
                    "cudaWorkspaceBytes (FCCL_CUDA_WORKSPACE_BYTES) sets.",
                    rows.rows, rows.cols, host::dtypeName(dtype), reason, cudaWorld_.epochBytes);
+  }
+
+  Status doesNotFitPushed(int64_t tokens, int64_t hidden, fcclDataType_t dtype) const {
+    return failure(fcclInvalidArgument,
+                   "tokens {} x hidden {} of {} cannot be pushed: {} ranks' rows must fit a staging area, which has {} "
+                   "bytes; make it larger (cudaWorkspaceBytes, FCCL_CUDA_WORKSPACE_BYTES), or push fewer tokens at a "
+                   "time.",
+                   tokens, hidden, host::dtypeName(dtype), world_.ranks, cudaWorld_.epochBytes);
   }
 
   // Before any peer has the memory.

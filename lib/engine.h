@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/status.h"
+#include "fccl_device.h"
 #include "kernels/host/world.h"
 #include "lib/config.h"
 #include "lib/validate.h"
@@ -32,6 +33,9 @@ class Engine {
 
   // Collective: see mapHostWindow and mapCudaWindow.
   virtual Result<std::unique_ptr<SymmetricMemory>> mapWindow(Bootstrap& bootstrap, void* buffer, size_t bytes) = 0;
+
+  // As fcclDevicePushInit; the shape is right by itself.
+  virtual Status preparePush(int64_t tokens, int64_t hidden, fcclDataType_t dtype, fcclDevicePush_t* push) const = 0;
 
   // FCCL_CHECK: fcclInvalidArgument for a buffer that the device cannot reach. False in `compare`: this call cannot be
   // compared with those of other ranks.

@@ -45,6 +45,12 @@ class HostEngine final : public Engine {
     return mapHostWindow(bootstrap, buffer, bytes, memoryOptions());
   }
 
+  Status preparePush(int64_t, int64_t, fcclDataType_t, fcclDevicePush_t*) const override {
+    return failure(fcclInvalidArgument,
+                   "comm is on HOST, where there are no kernels that could push; make a CUDA communicator for that "
+                   "(deviceType, FCCL_DEVICE).");
+  }
+
   Status inspect(const CheckedCall&, bool* compare) override {
     *compare = true;
     return {};

@@ -25,7 +25,6 @@ int number(const Enum& value) {
 
 bool isDataType(int dtype) { return dtype >= fcclInt8 && dtype <= fcclBfloat16; }
 bool isScaleLayout(int layout) { return layout >= fcclScaleSwizzled128x4 && layout <= fcclScaleLinear; }
-bool isFusedDataType(int dtype) { return dtype == fcclFloat32 || dtype == fcclFloat16 || dtype == fcclBfloat16; }
 
 Status checkStream(fcclStream_t stream, fcclDeviceType_t device) {
   if (stream == nullptr || device == fcclDeviceCuda) return {};
@@ -55,11 +54,12 @@ int64_t scaleBytes(int64_t tokens, int64_t hidden, fcclScaleLayout_t layout) {
 // The checks of fcclAllReduceFused, field by field.
 class FusedCheck {
  public:
-  FusedCheck(const fcclFusedArgs_t& args, CheckedCall* checked)
-      : args_(args), traits_(kPatterns[static_cast<size_t>(args.pattern)]), checked_(checked) {}
+  FusedCheck(const fcclFusedArgs_t& args, fcclDeviceType_t device, CheckedCall* checked)
+      : args_(args), traits_(kPatterns[static_cast<size_t>(args.pattern)]), device_(device), checked_(checked) {}
 
   Status run() {
     FCCL_TRY(checkNumbers());
+    if (args_.inputPushed != 0) FCCL_TRY(checkPushed());
     if (!checked_->empty()) {
       FCCL_TRY(checkSizes());
       FCCL_TRY(checkPresent());
@@ -72,12 +72,7 @@ class FusedCheck {
 
  private:
   Status checkNumbers() {
-    if (!isFusedDataType(number(args_.dtype))) {
-      return failure(fcclInvalidArgument, "dtype is {}; fused calls take fcclFloat32, fcclFloat16 and fcclBfloat16.",
-                     number(args_.dtype));
-    }
-    if (args_.tokens < 0) return failure(fcclInvalidArgument, "tokens is {}; it must be >= 0.", args_.tokens);
-    if (args_.hidden <= 0) return failure(fcclInvalidArgument, "hidden is {}; it must be > 0.", args_.hidden);
+    FCCL_TRY(checkShape(args_.tokens, args_.hidden, args_.dtype));
     if (traits_.quant == QuantKind::kNvfp4 && args_.hidden % kNvfp4Block != 0) {
       return failure(fcclInvalidArgument, "hidden is {}; pattern {} needs a multiple of {}.", args_.hidden,
                      traits_.name, kNvfp4Block);
@@ -105,6 +100,22 @@ class FusedCheck {
     checked_->tokens = args_.tokens;
     checked_->hidden = args_.hidden;
     return {};
+  }
+
+  Status checkPushed() const {
+    if (args_.inputPushed != 1) {
+      return failure(fcclInvalidArgument, "inputPushed is {}; it must be 0 or 1.", args_.inputPushed);
+    }
+    if (device_ != fcclDeviceCuda) {
+      return failure(fcclInvalidArgument,
+                     "inputPushed is 1; a HOST communicator has no slots that a kernel could push into, leave it 0.");
+    }
+    if (args_.strategy != fcclStrategyAuto && args_.strategy != fcclStrategyOneshot) {
+      return failure(fcclInvalidArgument,
+                     "inputPushed is 1 and strategy is {}; only ONESHOT takes what was pushed, ask for it or for AUTO.",
+                     strategyName(args_.strategy));
+    }
+    return checkPushedRow(args_.hidden, args_.dtype);
   }
 
   Status checkSizes() {
@@ -214,6 +225,7 @@ class FusedCheck {
     rows.weightIsFp32 = weightIsFp32();
     rows.quant = traits_.quant;
     rows.scaleLayout = static_cast<uint8_t>(args_.scaleLayout);
+    rows.inputPushed = args_.inputPushed != 0;
   }
 
   bool weightIsFp32() const {
@@ -222,6 +234,7 @@ class FusedCheck {
 
   const fcclFusedArgs_t& args_;
   const PatternTraits& traits_;
+  const fcclDeviceType_t device_;
   CheckedCall* checked_;
   size_t elementBytes_ = 0;
   size_t weightBytes_ = 0;
@@ -276,12 +289,43 @@ Status checkAllReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDa
 Status checkAllReduceFused(const fcclFusedArgs_t* args, fcclStream_t stream, fcclDeviceType_t device,
                            CheckedCall* checked) {
   if (args == nullptr) return failure(fcclInvalidArgument, "args is NULL.");
-  FCCL_TRY(checkHeader(*args, "fcclFusedArgs_t", "FCCL_FUSED_ARGS_INITIALIZER", FCCL_FUSED_ARGS_MAGIC,
-                       FCCL_FUSED_ARGS_VERSION));
+  static constexpr StructVersion kVersions[] = {{1, offsetof(fcclFusedArgs_t, inputPushed)},
+                                                {FCCL_FUSED_ARGS_VERSION, sizeof(fcclFusedArgs_t)}};
+  FCCL_TRY(checkHeader(*args, "fcclFusedArgs_t", "FCCL_FUSED_ARGS_INITIALIZER", FCCL_FUSED_ARGS_MAGIC, kVersions));
+  if (args->size != sizeof(fcclFusedArgs_t)) {
+    fcclFusedArgs_t whole = copyFusedArgs(args);
+    whole.size = sizeof(whole);
+    whole.version = FCCL_FUSED_ARGS_VERSION;
+    return checkAllReduceFused(&whole, stream, device, checked);
+  }
   FCCL_TRY(checkStream(stream, device));
   checked->stream = stream;
   FCCL_TRY(checkPattern(number(args->pattern)));
-  return FusedCheck(*args, checked).run();
+  return FusedCheck(*args, device, checked).run();
+}
+
+fcclFusedArgs_t copyFusedArgs(const fcclFusedArgs_t* args) noexcept {
+  static constexpr fcclFusedArgs_t kInitial = FCCL_FUSED_ARGS_INITIALIZER;
+  return args != nullptr ? copyStruct(*args, kInitial) : kInitial;
+}
+
+Status checkPushedRow(int64_t hidden, fcclDataType_t dtype) {
+  const auto perPack = static_cast<int64_t>(16 / host::dtypeBytes(dtype));
+  if (hidden % perPack == 0) return {};
+  return failure(fcclInvalidArgument,
+                 "hidden is {}; rows that are pushed are whole packs of 16 bytes, {} elements of {}.", hidden, perPack,
+                 host::dtypeName(dtype));
+}
+
+Status checkShape(int64_t tokens, int64_t hidden, const fcclDataType_t& dtype) {
+  const int type = number(dtype);
+  if (type != fcclFloat32 && type != fcclFloat16 && type != fcclBfloat16) {
+    return failure(fcclInvalidArgument, "dtype is {}; fused calls take fcclFloat32, fcclFloat16 and fcclBfloat16.",
+                   type);
+  }
+  if (tokens < 0) return failure(fcclInvalidArgument, "tokens is {}; it must be >= 0.", tokens);
+  if (hidden <= 0) return failure(fcclInvalidArgument, "hidden is {}; it must be > 0.", hidden);
+  return {};
 }
 
 Status quantScaleBytes(int64_t tokens, int64_t hidden, fcclFusionPattern_t pattern, fcclScaleLayout_t layout,

@@ -29,6 +29,15 @@ Status checkAllReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDa
 Status checkAllReduceFused(const fcclFusedArgs_t* args, fcclStream_t stream, fcclDeviceType_t device,
                            CheckedCall* checked);
 
+// What the caller's struct, of whatever version, has, over the initializer's values; a header that is wrong stays so.
+// args may be NULL.
+fcclFusedArgs_t copyFusedArgs(const fcclFusedArgs_t* args) noexcept;
+
+// Rows of a fused call: their number, length and type. `dtype` may hold any number.
+Status checkShape(int64_t tokens, int64_t hidden, const fcclDataType_t& dtype);
+// Of rows that a kernel pushes (fccl_device.h).
+Status checkPushedRow(int64_t hidden, fcclDataType_t dtype);
+
 // As fcclQuantScaleBytes.
 Status quantScaleBytes(int64_t tokens, int64_t hidden, fcclFusionPattern_t pattern, fcclScaleLayout_t layout,
                        size_t* bytes);

@@ -11,7 +11,8 @@
 //
 // Why three epochs are enough. Call e writes epoch e % 3 of the peers and re-arms what it has read of its own. A peer
 // writes that epoch again in call e + 3, after it has received our data of call e + 2, which this rank sends after its
-// kernel of call e has ended, its re-arming stores with it (stream order, waitForPrevious()).
+// kernel of call e has ended, its re-arming stores with it (stream order, waitForPrevious()). A kernel that pushes the
+// input of a call (fccl_device.h) sends in that call's place, between the kernels of the calls before and after.
 #pragma once
 
 #include "kernels/cuda/epoch.cuh"
@@ -152,7 +153,7 @@ class RowTeam : public RowBase<D, formCode> {
       offset_ = team_.slotOffset(team_.rank(), channel_, part.row0, owner);
     }
     FCCL_TEAM_FN void put(Pack p, Raw raw) {
-      if (p.elements == 0 || team_.silent_) return;
+      if (p.elements == 0 || team_.silent_ || (!kTwoshot && team_.a_.inputPushed)) return;
       raw = withoutSentinel(raw);
       const uint32_t offset = offset_ + static_cast<uint32_t>(p.index) * 16u;
       if constexpr (form.sources == 1) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "fccl.h"
+#include "fccl_device.h"
 
 static int failures = 0;
 
@@ -43,7 +44,9 @@ PIN(layouts, fcclScaleSwizzled128x4 == 0 && fcclScaleSwizzled8x4 == 1 && fcclSca
 PIN(devices, fcclDeviceAuto == 0 && fcclDeviceHost == 1 && fcclDeviceCuda == 2);
 PIN(shared_memory, fcclSharedMemoryAuto == 0 && fcclSharedMemoryMemfd == 1 && fcclSharedMemoryPosix == 2);
 PIN(constants, FCCL_SPLIT_NOCOLOR == -1 && FCCL_DTYPE_SAME == -1 && FCCL_CONFIG_UNDEF_INT == -1 &&
-                   FCCL_CONFIG_MAGIC == 0xfcc1c0deu && FCCL_FUSED_ARGS_MAGIC == 0xfcc1f05eu);
+                   FCCL_CONFIG_MAGIC == 0xfcc1c0deu && FCCL_FUSED_ARGS_MAGIC == 0xfcc1f05eu &&
+                   FCCL_DEVICE_PUSH_MAGIC == 0xfcc1dec1u && FCCL_DEVICE_PUSH_VERSION == 1u &&
+                   FCCL_PUSH_SENTINEL == 0x80000000u);
 PIN(version, FCCL_VERSION(1, 2, 3) == 10203);
 
 #if defined(__LP64__)
@@ -57,7 +60,9 @@ PIN(config_fields, offsetof(fcclConfig_t, deviceType) == 16 && offsetof(fcclConf
                        offsetof(fcclConfig_t, initTimeoutMs) == 32 && offsetof(fcclConfig_t, sharedMemory) == 36 &&
                        offsetof(fcclConfig_t, bindCores) == 40 && offsetof(fcclConfig_t, slotBytes) == 44 &&
                        offsetof(fcclConfig_t, netName) == 48);
-PIN(fused_size, sizeof(fcclFusedArgs_t) == 144);
+PIN(fused_size, sizeof(fcclFusedArgs_t) == 152);
+/* Version 1 had 144 bytes. */
+PIN(fused_version_2, FCCL_FUSED_ARGS_VERSION == 2 && offsetof(fcclFusedArgs_t, inputPushed) == 144);
 PIN(fused_head, offsetof(fcclFusedArgs_t, size) == 0 && offsetof(fcclFusedArgs_t, magic) == 8 &&
                     offsetof(fcclFusedArgs_t, version) == 12);
 PIN(fused_numbers, offsetof(fcclFusedArgs_t, pattern) == 16 && offsetof(fcclFusedArgs_t, dtype) == 20 &&
@@ -71,11 +76,21 @@ PIN(fused_outputs, offsetof(fcclFusedArgs_t, reducedOut) == 80 && offsetof(fcclF
 PIN(fused_scales, offsetof(fcclFusedArgs_t, fp8DequantScale) == 120 &&
                       offsetof(fcclFusedArgs_t, nvfp4GlobalScale) == 128 &&
                       offsetof(fcclFusedArgs_t, scaleLayout) == 136 && offsetof(fcclFusedArgs_t, strategy) == 140);
+PIN(push_size, sizeof(fcclDevicePush_t) == 648 && FCCL_DEVICE_PUSH_MAX_RANKS == 72);
+PIN(push_head, offsetof(fcclDevicePush_t, size) == 0 && offsetof(fcclDevicePush_t, magic) == 8 &&
+                   offsetof(fcclDevicePush_t, version) == 12);
+PIN(push_shape, offsetof(fcclDevicePush_t, rank) == 16 && offsetof(fcclDevicePush_t, ranks) == 20 &&
+                    offsetof(fcclDevicePush_t, tokens) == 24 && offsetof(fcclDevicePush_t, hidden) == 32 &&
+                    offsetof(fcclDevicePush_t, dtype) == 40 && offsetof(fcclDevicePush_t, elementBytes) == 44);
+PIN(push_slots, offsetof(fcclDevicePush_t, rowBytes) == 48 && offsetof(fcclDevicePush_t, epochBytes) == 52 &&
+                    offsetof(fcclDevicePush_t, epoch) == 56 && offsetof(fcclDevicePush_t, aborted) == 64 &&
+                    offsetof(fcclDevicePush_t, slots) == 72);
 #endif
 
 static void checkInitializers(void) {
   const fcclConfig_t config = FCCL_CONFIG_INITIALIZER;
   const fcclFusedArgs_t args = FCCL_FUSED_ARGS_INITIALIZER;
+  const fcclDevicePush_t push = FCCL_DEVICE_PUSH_INITIALIZER;
   EXPECT(config.size == sizeof(config) && config.magic == FCCL_CONFIG_MAGIC && config.version == FCCL_CONFIG_VERSION);
   EXPECT(config.deviceType == -1 && config.strategy == -1 && config.checkCalls == -1 && config.timeoutMs == -1);
   EXPECT(config.initTimeoutMs == -1 && config.sharedMemory == -1 && config.bindCores == -1 && config.slotBytes == -1);
@@ -87,7 +102,50 @@ static void checkInitializers(void) {
   EXPECT(args.weightBias == 0.0f && args.eps == 1e-5f);
   EXPECT(args.reducedOut == NULL && args.residualOut == NULL && args.normOut == NULL && args.quantOut == NULL);
   EXPECT(args.scaleOut == NULL && args.fp8DequantScale == NULL && args.nvfp4GlobalScale == NULL);
-  EXPECT(args.scaleLayout == fcclScaleSwizzled128x4 && args.strategy == fcclStrategyAuto);
+  EXPECT(args.scaleLayout == fcclScaleSwizzled128x4 && args.strategy == fcclStrategyAuto && args.inputPushed == 0);
+  EXPECT(push.size == sizeof(push) && push.magic == FCCL_DEVICE_PUSH_MAGIC && push.version == FCCL_DEVICE_PUSH_VERSION);
+  EXPECT(push.ranks == 0 && push.epoch == NULL && push.slots[0] == NULL);
+  EXPECT(push.slots[FCCL_DEVICE_PUSH_MAX_RANKS - 1] == NULL);
+}
+
+/* fcclFusedArgs_t as version 1 of it was. */
+struct FusedArgsVersion1 {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  int pattern, dtype;
+  int64_t tokens, hidden;
+  const void *input, *residual, *weight;
+  int weightDtype;
+  float weightBias, eps;
+  void *reducedOut, *residualOut, *normOut, *quantOut, *scaleOut;
+  const float *fp8DequantScale, *nvfp4GlobalScale;
+  int scaleLayout, strategy;
+};
+
+/* What a program does that was built with the header of then. */
+static int callVersion1(fcclComm_t comm) {
+  float values[4] = {1, 2, 3, 4};
+  struct FusedArgsVersion1 args;
+  int grouped;
+  memset(&args, 0, sizeof(args));
+  args.size = sizeof(args);
+  args.magic = FCCL_FUSED_ARGS_MAGIC;
+  args.version = 1;
+  args.pattern = fcclPatternAllReduce;
+  args.dtype = fcclFloat32;
+  args.tokens = 2;
+  args.hidden = 2;
+  args.input = values;
+  args.reducedOut = values;
+  args.weightDtype = FCCL_DTYPE_SAME;
+  args.strategy = fcclStrategyAuto;
+  for (grouped = 0; grouped < 2; ++grouped) {
+    if (grouped && fcclGroupStart() != fcclSuccess) return 1;
+    if (fcclAllReduceFused((const fcclFusedArgs_t*)&args, comm, NULL) != fcclSuccess) return 1;
+    if (grouped && fcclGroupEnd() != fcclSuccess) return 1;
+  }
+  return values[0] != 4 || values[1] != 8 || values[2] != 12 || values[3] != 16;
 }
 
 struct RankArgs {
@@ -113,6 +171,7 @@ static void* runRank(void* opaque) {
   for (i = 0; i < 5; ++i) values[i] *= (float)(self->rank + 1);
   self->wrong = fcclAllReduce(values, values, 5, fcclFloat32, fcclSum, comm, NULL) != fcclSuccess;
   for (i = 0; i < 5; ++i) self->wrong |= values[i] != 3.0f * (float)(i + 1);
+  self->wrong |= callVersion1(comm);
   /* A wrong call, and the sentence that says so. */
   self->wrong |= fcclAllReduce(NULL, values, 5, fcclFloat32, fcclSum, comm, NULL) != fcclInvalidArgument;
   self->wrong |= strstr(fcclGetLastError(comm), "sendbuff") == NULL;

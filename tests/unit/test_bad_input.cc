@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 
+#include "fccl_device.h"
 #include "tests/support/catch.h"
 #include "tests/support/fused_case.h"
 
@@ -73,7 +74,11 @@ TEST_CASE("bad input: numbers of a fused call", "[bad-input]") {
       {"magic 0", "magic", [](auto& a) { a.magic = 0; }},
       {"magic of the configuration", "magic", [](auto& a) { a.magic = FCCL_CONFIG_MAGIC; }},
       {"version 0", "version", [](auto& a) { a.version = 0; }},
-      {"version 2", "version", [](auto& a) { a.version = FCCL_FUSED_ARGS_VERSION + 1; }},
+      {"version 3", "version|3|1 to 2", [](auto& a) { a.version = FCCL_FUSED_ARGS_VERSION + 1; }},
+      {"version 1 with the size of 2", "size|version 1", [](auto& a) { a.version = 1; }},
+      {"inputPushed 2", "inputPushed|2", [](auto& a) { a.inputPushed = 2; }},
+      {"inputPushed -1", "inputPushed|-1", [](auto& a) { a.inputPushed = -1; }},
+      {"inputPushed on HOST", "inputPushed|HOST", [](auto& a) { a.inputPushed = 1; }},
       {"tokens -1", "tokens|-1", [](auto& a) { a.tokens = -1; }},
       {"tokens INT64_MIN", "tokens", [](auto& a) { a.tokens = INT64_MIN; }},
       {"tokens INT64_MAX", "tokens", [](auto& a) { a.tokens = INT64_MAX; }},
@@ -409,6 +414,48 @@ TEST_CASE("bad input: an id that nobody made", "[bad-input]") {
     CHECK(comm == nullptr);
     CHECK(std::strlen(fcclGetLastError(nullptr)) > 20);
   }
+}
+
+TEST_CASE("bad input: fcclDevicePushInit", "[bad-input]") {
+  RankGroup group(2);
+  group.run("refused", [](Rank& rank) {
+    struct Bad {
+      const char* words;
+      int64_t tokens;
+      int64_t hidden;
+      int dtype;
+      std::function<void(fcclDevicePush_t&)> spoil;
+    };
+    const std::vector<Bad> table = {
+        {"size", 1, 64, fcclBfloat16, [](auto& p) { p.size -= 8; }},
+        {"size", 1, 64, fcclBfloat16, [](auto& p) { p.size = 0; }},
+        {"magic|FCCL_DEVICE_PUSH_INITIALIZER", 1, 64, fcclBfloat16, [](auto& p) { p.magic = FCCL_CONFIG_MAGIC; }},
+        {"version", 1, 64, fcclBfloat16, [](auto& p) { p.version++; }},
+        {"tokens|-1", -1, 64, fcclBfloat16, nullptr},
+        {"hidden|0", 1, 0, fcclBfloat16, nullptr},
+        {"hidden|-8", 1, -8, fcclBfloat16, nullptr},
+        {"hidden|68|8 elements of bf16", 1, 68, fcclBfloat16, nullptr},
+        {"hidden|66|4 elements of fp32", 1, 66, fcclFloat32, nullptr},
+        {"dtype|8", 1, 64, fcclFloat64, nullptr},
+        {"dtype|-1", 1, 64, -1, nullptr},
+        {"dtype|99", 1, 64, 99, nullptr},
+        {"comm|HOST|deviceType", 1, 64, fcclBfloat16, nullptr},
+    };
+    for (const Bad& bad : table) {
+      fcclDevicePush_t push = FCCL_DEVICE_PUSH_INITIALIZER;
+      if (bad.spoil) bad.spoil(push);
+      const fcclDevicePush_t before = push;
+      fcclDataType_t dtype;
+      setUnknown(&dtype, bad.dtype);
+      rank.fails(fcclDevicePushInit(rank.comm, bad.tokens, bad.hidden, dtype, &push), fcclInvalidArgument, bad.words,
+                 bad.words);
+      rank.expect(std::memcmp(&push, &before, sizeof(push)) == 0, fmt::format("{}: push was written", bad.words));
+    }
+    rank.fails(fcclDevicePushInit(rank.comm, 1, 64, fcclBfloat16, nullptr), fcclInvalidArgument, "push", "push NULL");
+  });
+  fcclDevicePush_t push = FCCL_DEVICE_PUSH_INITIALIZER;
+  CHECK(fcclDevicePushInit(nullptr, 1, 64, fcclBfloat16, &push) == fcclInvalidArgument);
+  runFused(group, FusedCase{});
 }
 
 TEST_CASE("bad input: fcclQuantScaleBytes", "[bad-input]") {

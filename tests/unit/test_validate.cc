@@ -1,14 +1,17 @@
 // The internals of argument checking: the table of patterns, overlap rules, sizes. What a caller sees is in
 // test_bad_input.cc.
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
+#include "lib/call_words.h"
 #include "lib/overlap.h"
 #include "lib/patterns.h"
 #include "lib/plan_cache.h"
 #include "lib/validate.h"
 #include "tests/support/catch.h"
+#include "tests/support/guarded_buffer.h"
 
 using namespace fccl;
 
@@ -43,9 +46,9 @@ struct Fused {
     if (traits.quant == QuantKind::kNvfp4) args.scaleOut = part(8);
   }
 
-  Status check() const {
+  Status check(fcclDeviceType_t device = fcclDeviceHost) const {
     CheckedCall call;
-    return checkAllReduceFused(&args, nullptr, fcclDeviceHost, &call);
+    return checkAllReduceFused(&args, nullptr, device, &call);
   }
 };
 
@@ -181,6 +184,87 @@ TEST_CASE("validate: sizes at the limits", "[validate]") {
   CHECK(bytes == 0);
 }
 
+TEST_CASE("validate: an input that has been pushed", "[validate]") {
+  for (int pattern = 0; pattern < 7; pattern++) {
+    Fused fused(static_cast<fcclFusionPattern_t>(pattern));
+    CheckedCall call;
+    REQUIRE(checkAllReduceFused(&fused.args, nullptr, fcclDeviceCuda, &call).ok());
+    CHECK_FALSE(call.call.rows.inputPushed);
+    fused.args.inputPushed = 1;
+    REQUIRE(checkAllReduceFused(&fused.args, nullptr, fcclDeviceCuda, &call).ok());
+    CHECK(call.call.rows.inputPushed);
+    fused.args.strategy = fcclStrategyOneshot;
+    CHECK(fused.check(fcclDeviceCuda).ok());
+    CHECK(contains(fused.check(fcclDeviceHost).message(), "HOST"));
+    for (const fcclStrategy_t strategy : {fcclStrategyTwoshot, fcclStrategyMinLatency, fcclStrategyUb}) {
+      fused.args.strategy = strategy;
+      const Status status = fused.check(fcclDeviceCuda);
+      CHECK(status.code() == fcclInvalidArgument);
+      CHECK(contains(status.message(), strategyName(strategy)));
+      CHECK(contains(status.message(), "inputPushed"));
+    }
+  }
+  // Rows of whole packs only.
+  Fused fused(fcclPatternRmsNorm);
+  fused.args.inputPushed = 1;
+  fused.args.hidden = 24;
+  CHECK(fused.check(fcclDeviceCuda).ok());
+  fused.args.hidden = 28;
+  CHECK(contains(fused.check(fcclDeviceCuda).message(), "hidden is 28"));
+  fused.args.inputPushed = 0;
+  CHECK(fused.check(fcclDeviceCuda).ok());
+}
+
+TEST_CASE("validate: FCCL_CHECK tells a pushed input from one that is sent", "[validate]") {
+  Fused fused(fcclPatternResidualRmsNorm);
+  CheckedCall sent;
+  REQUIRE(checkAllReduceFused(&fused.args, nullptr, fcclDeviceCuda, &sent).ok());
+  fused.args.inputPushed = 1;
+  CheckedCall pushed;
+  REQUIRE(checkAllReduceFused(&fused.args, nullptr, fcclDeviceCuda, &pushed).ok());
+  CHECK_FALSE(signatureOf(sent, 0, 0) == signatureOf(pushed, 0, 0));
+  CHECK(saysInputPushed(signatureOf(pushed, 0, 0)));
+  CHECK_FALSE(saysInputPushed(signatureOf(sent, 0, 0)));
+  CHECK(contains(describe(signatureOf(pushed, 0, 0)), "inputPushed"));
+  CHECK_FALSE(contains(describe(signatureOf(sent, 0, 0)), "inputPushed"));
+}
+
+TEST_CASE("validate: arguments of version 1, which ends before inputPushed, at the end of readable memory",
+          "[validate]") {
+  constexpr size_t kBytes = 144;
+  Fused fused(fcclPatternResidualRmsNorm);
+  fused.args.size = kBytes;
+  fused.args.version = 1;
+  fused.args.eps = 0.25f;
+  fused.args.inputPushed = 1;  // not there for version 1
+  fccl::test::GuardedBuffer old(kBytes);
+  std::memcpy(old.data(), &fused.args, kBytes);
+  const auto* args = static_cast<const fcclFusedArgs_t*>(old.data());
+  for (const fcclDeviceType_t device : {fcclDeviceHost, fcclDeviceCuda}) {
+    CheckedCall call;
+    const Status status = checkAllReduceFused(args, nullptr, device, &call);
+    INFO(status.message());
+    REQUIRE(status.ok());
+    CHECK(call.call.rows.input == fused.args.input);
+    CHECK(call.call.rows.eps == 0.25f);
+    CHECK_FALSE(call.call.rows.inputPushed);
+  }
+  // As a group keeps it.
+  const fcclFusedArgs_t copy = copyFusedArgs(args);
+  CHECK(copy.version == 1);
+  CHECK(copy.inputPushed == 0);
+  CheckedCall call;
+  CHECK(checkAllReduceFused(&copy, nullptr, fcclDeviceHost, &call).ok());
+  // A header that lies is found before anything behind it is read.
+  fccl::test::GuardedBuffer header(16);
+  std::memcpy(header.data(), &fused.args, 16);
+  static_cast<fcclFusedArgs_t*>(header.data())->size = SIZE_MAX;
+  args = static_cast<const fcclFusedArgs_t*>(header.data());
+  CHECK(contains(checkAllReduceFused(args, nullptr, fcclDeviceHost, &call).message(), "size"));
+  CHECK(copyFusedArgs(args).size == SIZE_MAX);
+  CHECK(copyFusedArgs(nullptr).version == FCCL_FUSED_ARGS_VERSION);
+}
+
 TEST_CASE("validate: buffers at the end of the address space", "[validate]") {
   BufferList buffers;
   buffers.add("low", reinterpret_cast<void*>(uintptr_t{4096}), 100, false);
@@ -206,6 +290,9 @@ TEST_CASE("validate: plan cache", "[validate]") {
   CHECK(cache.find(keyOf(5, fcclStrategyAuto))->shape.colsPerChunk == 5);
   CHECK(cache.find(keyOf(5, fcclStrategyTwoshot))->shape.colsPerChunk == 6);
   query.outputsAligned = true;
+  CHECK(cache.find(keyOf(5, fcclStrategyAuto)) == nullptr);
+  query.outputsAligned = false;
+  query.inputPushed = true;
   CHECK(cache.find(keyOf(5, fcclStrategyAuto)) == nullptr);
   // It does not grow for ever, and what it finds stays right.
   for (int64_t cols = 1; cols <= 3 * static_cast<int64_t>(PlanCache::kCapacity); cols++) {
