@@ -199,7 +199,7 @@ TEST_CASE("fused: one workspace, one type after the other", "[fused]") {
   oneTypeAfterTheOther(120);
 }
 
-TEST_CASE("fused: one workspace, one type after the other, a thousand times", "[.soak]") {
+TEST_CASE("fused: a thousand changes of type in one workspace", "[.soak]") {
   FCCL_NEED_SUITE_DEVICE();
   oneTypeAfterTheOther(1000);
 }
