@@ -24,9 +24,15 @@ target_link_libraries(fccl_test_support PUBLIC fccl_static Catch2::Catch2)
 target_compile_options(fccl_test_support PRIVATE ${fccl_test_optimization})
 target_compile_definitions(fccl_test_support PUBLIC FCCL_SOURCE_DIR="${CMAKE_SOURCE_DIR}" FCCL_BINARY_DIR="${CMAKE_BINARY_DIR}")
 
+# Tests that are part of the unit tests on HOST and of the GPU tests on a GPU.
+file(GLOB fccl_suite_sources CONFIGURE_DEPENDS tests/suites/*.cc)
+
 # A folder's own main.cc, else tests/support/main.cc, else catch_main.cc.
 function(fccl_test_folder folder timeout)
   file(GLOB sources CONFIGURE_DEPENDS tests/${folder}/*.cc)
+  if(folder MATCHES "unit|gpu")
+    list(APPEND sources ${fccl_suite_sources})
+  endif()
   if(FCCL_TEST_FILES)
     list(FILTER sources INCLUDE REGEX "${FCCL_TEST_FILES}")
   endif()

@@ -49,6 +49,13 @@ tests=$build/fccl-gpu-tests
 check "all GPU tests" 600 "$tests"
 check "100,000 mixed calls" 300 "$tests" "CUDA soak: a hundred thousand calls*"
 check "10,000 graph replays" 300 "$tests" "CUDA soak: ten thousand replays*"
+check "10,000 calls between programmatic launches" 300 "$tests" "CUDA soak: ten thousand calls between*"
+check "5,000 large TWOSHOT calls on 8 ranks" 300 "$tests" "CUDA soak: five thousand*"
+check "1,000 changes of type" 300 "$tests" "fused: a thousand changes of type*"
+for ranks in 2 3 4 8; do
+  check "grid of patterns, types, strategies and shapes, $ranks ranks" 300 "$tests" "CUDA grid: $ranks ranks"
+done
+check "grid, 2 to 8 processes" 300 "$tests" "CUDA grid: 2 to 8 processes"
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck synccheck; do
     check "compute-sanitizer $tool" 300 compute-sanitizer --error-exitcode 9 --tool "$tool" "$tests" \

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 
@@ -10,6 +11,10 @@ namespace {
 
 constexpr size_t kCanaryBytes = 256;
 constexpr uint8_t kCanary = 0x5c;
+
+// Before CUDA starts: a queue of its own for each stream. With the usual 8 the streams of 8 ranks on one GPU share
+// queues, and what stands behind one rank's waiting kernel may be the kernel that it waits for.
+[[maybe_unused]] const int kQueues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 
 }  // namespace
 
@@ -31,15 +36,15 @@ void cudaOk(cudaError_t code, const char* what) {
   throw std::runtime_error(fmt::format("{}: {}", what, cudaGetErrorString(code)));
 }
 
-RankDevice::RankDevice() {
-  cudaOk(cudaMalloc(reinterpret_cast<void**>(&memory_), kBytes), "cudaMalloc");
+RankDevice::RankDevice(size_t bytes) : bytes_(bytes) {
+  cudaOk(cudaMalloc(reinterpret_cast<void**>(&memory_), bytes_), "cudaMalloc");
   cudaOk(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   // What CUDA loads at its first use is there before any rank's kernel waits for another's.
-  char few[300] = {};
-  for (const size_t bytes : {size_t{1}, size_t{7}, size_t{300}}) {
-    void* const piece = take(bytes);
-    upload(piece, few, bytes);
-    download(few, piece, bytes);
+  char zeros[300] = {};
+  for (const size_t few : {size_t{1}, size_t{7}, size_t{300}}) {
+    void* const piece = take(few);
+    upload(piece, zeros, few);
+    download(zeros, piece, few);
   }
   reset();
 }
@@ -52,7 +57,7 @@ RankDevice::~RankDevice() {
 void* RankDevice::take(size_t bytes) {
   if (used_ == 0) pieces_.clear();
   const size_t total = (bytes + kCanaryBytes + 255) / 256 * 256;
-  if (used_ + total > kBytes) throw std::runtime_error("the test asks for more GPU memory than it has taken");
+  if (used_ + total > bytes_) throw std::runtime_error("the test asks for more GPU memory than it has taken");
   void* const piece = memory_ + used_;
   cudaOk(cudaMemsetAsync(memory_ + used_ + bytes, kCanary, total - bytes, stream_), "cudaMemsetAsync");
   pieces_.push_back({used_, bytes});
@@ -117,8 +122,8 @@ void DeviceArgs::fetch() {
   if (const std::string damage = device_.intact(); !damage.empty()) throw std::runtime_error(damage);
 }
 
-CudaRanks::CudaRanks(int ranks, const fcclConfig_t& config) : group_(ranks, config) {
-  for (int r = 0; r < ranks; ++r) devices_.push_back(std::make_unique<RankDevice>());
+CudaRanks::CudaRanks(int ranks, const fcclConfig_t& config, size_t bytesPerRank) : group_(ranks, config) {
+  for (int r = 0; r < ranks; ++r) devices_.push_back(std::make_unique<RankDevice>(bytesPerRank));
 }
 
 FusedOutputs CudaRanks::run(FusedProblem& problem) {

@@ -32,9 +32,7 @@ void cudaOk(cudaError_t code, const char* what);
 // GPU memory and a stream for one rank, on the current GPU.
 class RankDevice {
  public:
-  static constexpr size_t kBytes = size_t{96} << 20;
-
-  RankDevice();
+  explicit RankDevice(size_t bytes = size_t{96} << 20);
   ~RankDevice();
   RankDevice(const RankDevice&) = delete;
   RankDevice& operator=(const RankDevice&) = delete;
@@ -58,6 +56,7 @@ class RankDevice {
     size_t at;
     size_t bytes;
   };
+  const size_t bytes_;
   char* memory_ = nullptr;
   cudaStream_t stream_ = nullptr;
   size_t used_ = 0;
@@ -89,7 +88,7 @@ class DeviceArgs {
 // A CUDA communicator whose ranks are threads that share the current GPU, unless `config` says otherwise.
 class CudaRanks {
  public:
-  explicit CudaRanks(int ranks, const fcclConfig_t& config = cudaConfig());
+  explicit CudaRanks(int ranks, const fcclConfig_t& config = cudaConfig(), size_t bytesPerRank = size_t{96} << 20);
 
   RankGroup& group() { return group_; }
   RankDevice& device(int rank) { return *devices_[static_cast<size_t>(rank)]; }

@@ -1,10 +1,8 @@
-// Communicators on a GPU through the C API, their ranks threads that share it: results, shapes, graphs, windows, and
-// what is refused.
+// Communicators on a GPU through the C API, their ranks threads that share it: results, shapes, windows, and what is
+// refused.
 #include <fmt/format.h>
 
-#include <barrier>
 #include <cstdlib>
-#include <mutex>
 
 #include "tests/gpu/device_ranks.h"
 #include "tests/support/descriptors.h"
@@ -157,116 +155,6 @@ TEST_CASE("CUDA communicator: a call beyond the staging areas runs in parts") {
     args.weight = device.take(2 << 20);
     rank.fails(fcclAllReduceFused(&args, rank.comm, device.stream()), fcclInvalidArgument, "FCCL_CUDA_WORKSPACE_BYTES",
                "a row of 2 MiB in a workspace of 1 MiB");
-  });
-}
-
-TEST_CASE(
-    "CUDA communicator: graphs captured at once, replayed with new inputs, mixed with eager calls of other shapes") {
-  FCCL_NEED_GPUS(1);
-  constexpr int kRanks = 2;
-  constexpr size_t kCalls = 3;
-  CudaRanks cuda(kRanks);
-  FusedCase captured = caseOf(fcclPatternResidualRmsNorm, fcclBfloat16, 5, 4096, 21);
-  captured.strategy = fcclStrategyOneshot;
-  FusedCase other = caseOf(fcclPatternResidualRmsNormOutQuantNvfp4, fcclFloat16, 9, 96, 31);
-  other.strategy = fcclStrategyTwoshot;
-  constexpr size_t kInputs = 4;
-  std::vector<std::unique_ptr<FusedProblem>> problems;
-  for (size_t i = 0; i < kInputs; ++i) {
-    captured.seed = 100 + i;
-    problems.push_back(std::make_unique<FusedProblem>(captured, kRanks));
-  }
-  FusedProblem eager(other, kRanks);
-  std::mutex checking;
-  // No copy is under way while a kernel waits for the other rank: on one GPU the ranks' copies stand in one queue.
-  std::barrier together(kRanks);
-  cuda.group().run("graphs", [&](Rank& rank) {
-    RankDevice& device = cuda.device(rank.rank);
-    FusedBuffers own(*problems[0], rank.rank, captured.pattern);
-    const DeviceArgs call(device, captured, own);
-    FusedBuffers others(eager, rank.rank, other.pattern);
-    DeviceArgs between(device, other, others);
-    device.synchronize();
-    cudaGraph_t graph;
-    cudaOk(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeThreadLocal), "begin of the capture");
-    // The communicator's first call ever.
-    for (size_t i = 0; i < kCalls; ++i) {
-      rank.ok(fcclAllReduceFused(&call.args(), rank.comm, device.stream()), "captured call");
-    }
-    cudaOk(cudaStreamEndCapture(device.stream(), &graph), "end of the capture");
-    size_t nodes = 0;
-    cudaOk(cudaGraphGetNodes(graph, nullptr, &nodes), "cudaGraphGetNodes");
-    rank.expect(nodes == kCalls, fmt::format("{} nodes for {} calls", nodes, kCalls));
-    cudaGraphExec_t replay;
-    cudaOk(cudaGraphInstantiate(&replay, graph, 0), "cudaGraphInstantiate");
-    cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
-    const size_t bytes = captured.count() * dtypeBytes(captured.dtype);
-    for (size_t round = 0; round < 100; ++round) {
-      FusedProblem& problem = *problems[round % kInputs];
-      device.upload(const_cast<void*>(call.args().input), problem.inputs[static_cast<size_t>(rank.rank)].data(), bytes);
-      device.upload(const_cast<void*>(call.args().residual), problem.residual.data(), bytes);
-      device.upload(const_cast<void*>(call.args().weight), problem.weight.data(), problem.weight.size());
-      device.synchronize();
-      together.arrive_and_wait();
-      for (size_t i = 0; i < 1 + round % 4 * 8; ++i) {
-        cudaOk(cudaGraphLaunch(replay, device.stream()), "cudaGraphLaunch");
-        if (i % 3 == round % 3) rank.ok(fcclAllReduceFused(&between.args(), rank.comm, device.stream()), "eager call");
-      }
-      device.synchronize();
-      together.arrive_and_wait();
-      FusedOutputs outputs;
-      outputs.residual.resize(bytes);
-      outputs.norm.resize(bytes);
-      device.download(outputs.residual.data(), call.args().residualOut, bytes);
-      device.download(outputs.norm.data(), call.args().normOut, bytes);
-      const std::lock_guard lock(checking);
-      const std::string wrong = problem.check(captured.pattern, outputs, outputs.norm);
-      rank.expect(wrong.empty(), fmt::format("replay {}: {}", round, wrong));
-    }
-    between.fetch();
-    const std::lock_guard lock(checking);
-    const FusedOutputs outputs = others.outputs();
-    const std::string wrong = eager.check(other.pattern, outputs, outputs.norm);
-    rank.expect(wrong.empty(), "eager: " + wrong);
-    cudaOk(cudaGraphExecDestroy(replay), "cudaGraphExecDestroy");
-  });
-}
-
-TEST_CASE("CUDA communicator: one rank captures what the other calls eagerly") {
-  FCCL_NEED_GPUS(1);
-  CudaRanks cuda(2);
-  const FusedCase asked = caseOf(fcclPatternResidualRmsNorm, fcclBfloat16, 4, 2880, 41);
-  FusedProblem problem(asked, 2);
-  // The graph is on the GPU before the other rank's kernel waits for it: bringing it there may wait for the GPU.
-  std::barrier together(2);
-  runFused(cuda.group(), problem, [&](Rank& rank, FusedBuffers& own) {
-    RankDevice& device = cuda.device(rank.rank);
-    device.reset();
-    DeviceArgs call(device, asked, own);
-    device.synchronize();
-    cudaGraphExec_t replay = nullptr;
-    fcclResult_t result = fcclSuccess;
-    if (rank.rank == 0) {
-      cudaGraph_t graph;
-      cudaOk(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeRelaxed), "begin of the capture");
-      result = fcclAllReduceFused(&call.args(), rank.comm, device.stream());
-      cudaOk(cudaStreamEndCapture(device.stream(), &graph), "end of the capture");
-      cudaOk(cudaGraphInstantiate(&replay, graph, 0), "cudaGraphInstantiate");
-      cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
-      cudaOk(cudaGraphUpload(replay, device.stream()), "cudaGraphUpload");
-      device.synchronize();
-    }
-    together.arrive_and_wait();
-    if (rank.rank == 0) {
-      cudaOk(cudaGraphLaunch(replay, device.stream()), "cudaGraphLaunch");
-    } else {
-      result = fcclAllReduceFused(&call.args(), rank.comm, device.stream());
-    }
-    device.synchronize();
-    together.arrive_and_wait();
-    if (replay != nullptr) cudaOk(cudaGraphExecDestroy(replay), "cudaGraphExecDestroy");
-    call.fetch();
-    return result;
   });
 }
 

@@ -3,14 +3,13 @@
 #include <array>
 #include <random>
 
+#include "tests/gpu/device_checks.h"
 #include "tests/gpu/device_ranks.h"
-#include "tests/gpu/soak_kernels.h"
 
 using namespace fccl::test;
 
 namespace {
 
-constexpr int64_t kMostElements = 64 * 4096;
 constexpr int kResidual = 3;  // every element of it
 
 constexpr size_t kBytes = kMostElements * 2;
@@ -27,6 +26,7 @@ struct SoakRank {
   uint32_t* call;
   uint32_t* wrong;
 
+<<<<<<< HEAD
   SoakRank(CudaRanks& cuda, const CudaWindows& windows, int r, int count)
       : comm(cuda.group().comm(r)),
         stream(cuda.device(r).stream()),
@@ -37,17 +37,25 @@ struct SoakRank {
     RankDevice& device = cuda.device(r);
     for (void** buffer : {&residual, &weight, &residualOut, &normOut, &quantOut}) {
       *buffer = device.take(kBytes);
+=======
+  SoakRank(CudaRanks& cuda, int r, int count, int64_t mostElements)
+      : comm(cuda.group().comm(r)), stream(cuda.device(r).stream()), rank(r), ranks(count) {
+    RankDevice& device = cuda.device(r);
+    const size_t bytes = static_cast<size_t>(mostElements) * 2;
+    for (void** buffer : {&input, &residual, &weight, &sum, &residualOut, &normOut, &quantOut}) {
+      *buffer = device.take(bytes);
+>>>>>>> host
     }
     scaleOut = device.take(size_t{1} << 20);
     scale = static_cast<float*>(device.take(4));
     call = static_cast<uint32_t*>(device.take(4));
     wrong = static_cast<uint32_t*>(device.take(4));
-    const std::vector<uint16_t> threes(kMostElements, 0x4040);  // 3 in bf16
-    const std::vector<uint16_t> ones(kMostElements, 0x3f80);
+    const std::vector<uint16_t> threes(bytes / 2, 0x4040);  // 3 in bf16
+    const std::vector<uint16_t> ones(bytes / 2, 0x3f80);
     const float half = 0.5f;
     const uint32_t zero = 0;
-    device.upload(residual, threes.data(), kBytes);
-    device.upload(weight, ones.data(), kBytes);
+    device.upload(residual, threes.data(), bytes);
+    device.upload(weight, ones.data(), bytes);
     device.upload(scale, &half, 4);
     device.upload(call, &zero, 4);
     device.upload(wrong, &zero, 4);
@@ -92,10 +100,17 @@ struct SoakRank {
   }
 };
 
+<<<<<<< HEAD
 std::vector<SoakRank> soakRanks(CudaRanks& cuda, const CudaWindows& windows, int count) {
   cudaOk(loadSoakKernels(), "loadSoakKernels");
   std::vector<SoakRank> ranks;
   for (int r = 0; r < count; r++) ranks.emplace_back(cuda, windows, r, count);
+=======
+std::vector<SoakRank> soakRanks(CudaRanks& cuda, int count, int64_t mostElements = 64 * 4096) {
+  cudaOk(loadDeviceChecks(), "loadDeviceChecks");
+  std::vector<SoakRank> ranks;
+  for (int r = 0; r < count; r++) ranks.emplace_back(cuda, r, count, mostElements);
+>>>>>>> host
   return ranks;
 }
 
@@ -181,6 +196,7 @@ void mixedReplays(int replays) {
   }
 }
 
+<<<<<<< HEAD
 }  // namespace
 
 TEST_CASE(
@@ -202,4 +218,20 @@ TEST_CASE("CUDA soak: a hundred thousand calls of mixed shapes and patterns and 
 TEST_CASE("CUDA soak: ten thousand replays of graphs of different shapes with eager calls between them", "[.soak]") {
   FCCL_NEED_GPUS(1);
   mixedReplays(10'000);
+=======
+TEST_CASE("CUDA soak: five thousand TWOSHOT calls of 4096 x 2880 on 8 ranks back to back", "[.soak]") {
+  FCCL_NEED_GPUS(1);
+  constexpr int kRanks = 8;
+  FusedCase shape;
+  shape.pattern = fcclPatternResidualRmsNorm;
+  shape.tokens = 4096;
+  shape.hidden = 2880;
+  shape.strategy = fcclStrategyTwoshot;
+  CudaRanks cuda(kRanks, cudaConfig(), size_t{256} << 20);
+  const std::vector<SoakRank> ranks = soakRanks(cuda, kRanks, shape.tokens * shape.hidden);
+  for (int call = 0; call < 5000; call++) {
+    for (const SoakRank& rank : ranks) rank.enqueue(shape);
+    if (call % 500 == 499) requireNoneWrong(cuda, ranks);
+  }
+>>>>>>> host
 }

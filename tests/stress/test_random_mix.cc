@@ -95,7 +95,7 @@ std::string mixedCall(uint64_t call, const Rank& rank, MixBuffers& own) {
   return "";
 }
 
-void mix(RankGroup& group, uint64_t first, uint64_t calls, int delayOneIn) {
+void mix(RankGroup& group, uint64_t first, uint64_t calls, int delayOneIn, Seconds limit = Seconds(120)) {
   group.run(
       "random mix",
       [&](Rank& rank) {
@@ -109,7 +109,7 @@ void mix(RankGroup& group, uint64_t first, uint64_t calls, int delayOneIn) {
           if (!wrong.empty()) return rank.expect(false, wrong);
         }
       },
-      Seconds(120));
+      limit);
 }
 
 uint64_t calls(uint64_t wanted) { return slowness() > 1 ? wanted / 10 : wanted; }
@@ -147,6 +147,11 @@ TEST_CASE("stress: random mix, 7 ranks", "[stress]") {
 TEST_CASE("stress: random mix, slots of the default size", "[stress]") {
   RankGroup group(3);
   mix(group, 300'000, calls(3'000), 100);
+}
+
+TEST_CASE("stress: random mix, a hundred thousand calls of 4 ranks with random delays", "[.soak]") {
+  RankGroup group(4, testConfig(4096));
+  mix(group, 600'000, 100'000, 100, Seconds(900));
 }
 
 TEST_CASE("stress: delays at every step of the protocols, both wires, 2 to 72 ranks", "[stress]") {
@@ -192,10 +197,11 @@ TEST_CASE("stress: sequence numbers wrap around", "[stress]") {
   fccl::testing::testOptions().firstSequence = 0;
 }
 
-TEST_CASE("stress: two communicators alternately while a third comes and goes", "[stress]") {
+namespace {
+
+void alternate(int rounds) {
   RankGroup first(4, testConfig(4096));
   RankGroup second(4, testConfig(8192));
-  const int rounds = slowness() > 1 ? 20 : 120;
   for (int round = 0; round < rounds; ++round) {
     std::optional<RankGroup> third;
     if (round % 3 == 0) third.emplace(4, testConfig(4096));
@@ -220,9 +226,19 @@ TEST_CASE("stress: two communicators alternately while a third comes and goes", 
   }
 }
 
+}  // namespace
+
+TEST_CASE("stress: two communicators alternately while a third comes and goes", "[stress]") {
+  alternate(slowness() > 1 ? 20 : 120);
+}
+
+TEST_CASE("stress: two communicators alternately while a third comes and goes, 500 rounds", "[.soak]") {
+  alternate(500);
+}
+
 TEST_CASE("stress: the first call right after initialisation, many times", "[stress]") {
   // A quick rank's first message must not be lost to a slow rank that still arms its slots.
-  const int rounds = slowness() > 1 ? 60 : 400;
+  const int rounds = slowness() > 1 ? 60 : 1000;
   for (int round = 0; round < rounds; ++round) {
     std::vector<fcclComm_t> comms(3);
     fcclUniqueId id;

@@ -1,10 +1,20 @@
 #include "tests/support/bootstrap_ranks.h"
 
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
 namespace fccl::test {
+namespace {
+
+// A byte that depends on the rank, the place and the round.
+char pattern(int rank, size_t index, int round) {
+  return static_cast<char>(static_cast<size_t>(rank) * 131 + index * 7 + index / 251 + static_cast<size_t>(round) * 29);
+}
+
+}  // namespace
 
 bool BootstrapGroup::allOk() const {
   for (const Status& status : statuses) {
@@ -57,6 +67,25 @@ BootstrapGroup connectWith(int ranks, std::string_view what, const ConnectRank& 
 BootstrapGroup connectRanks(int ranks, const fcclUniqueId& id, const BootstrapOptions& options, Seconds limit) {
   return connectWith(
       ranks, "connect", [&](int rank) { return Bootstrap::connect(id, rank, ranks, options); }, limit);
+}
+
+void checkAllGather(Bootstrap& bootstrap, size_t bytes, int round, Failures* failures) {
+  const size_t ranks = static_cast<size_t>(bootstrap.ranks());
+  std::vector<char> all(ranks * bytes + 16, '\x5a');
+  for (size_t i = 0; i < bytes; ++i) {
+    all[static_cast<size_t>(bootstrap.rank()) * bytes + i] = pattern(bootstrap.rank(), i, round);
+  }
+  const Status status = bootstrap.allGather(all.data(), bytes);
+  if (!status.ok()) return failures->add(fmt::format("rank {}: {}", bootstrap.rank(), status.message()));
+  for (size_t r = 0; r < ranks; ++r) {
+    for (size_t i = 0; i < bytes; ++i) {
+      if (all[r * bytes + i] == pattern(static_cast<int>(r), i, round)) continue;
+      return failures->add(fmt::format("rank {}: byte {} of rank {}'s {} is wrong", bootstrap.rank(), i, r, bytes));
+    }
+  }
+  for (size_t i = 0; i < 16; ++i) {
+    if (all[ranks * bytes + i] != '\x5a') return failures->add("written beyond the end");
+  }
 }
 
 }  // namespace fccl::test

@@ -36,4 +36,8 @@ BootstrapGroup connectWith(int ranks, std::string_view what, const ConnectRank& 
 BootstrapGroup connectRanks(int ranks, const fcclUniqueId& id, const BootstrapOptions& options = bootstrapOptions(),
                             Seconds limit = Seconds(40));
 
+// An all-gather of `bytes` bytes per rank whose values depend on rank, place and round; what is wrong goes to
+// `failures`.
+void checkAllGather(Bootstrap& bootstrap, size_t bytes, int round, Failures* failures);
+
 }  // namespace fccl::test

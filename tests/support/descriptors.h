@@ -8,4 +8,7 @@ namespace fccl::test {
 // Descriptors that this process has open, the one that counts them included.
 size_t openDescriptors();
 
+// Lines of /proc/self/maps.
+size_t mappedLines();
+
 }  // namespace fccl::test

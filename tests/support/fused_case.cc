@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstring>
 #include <memory>
+#include <mutex>
 
 #include "tests/support/catch.h"
+#include "tests/support/parallel_rows.h"
+#include "tests/support/suite_device.h"
 
 namespace fccl::test {
 
@@ -47,34 +50,22 @@ std::string FusedCase::describe() const {
 FusedProblem::FusedProblem(const FusedCase& asked, int ranks) : asked_(asked) {
   const size_t bytes = asked.count() * dtypeBytes(asked.dtype);
   const auto hidden = static_cast<size_t>(asked.hidden);
-  for (int rank = 0; rank < ranks; ++rank) {
-    Bytes& input = inputs.emplace_back(bytes);
-    for (size_t i = 0; i < asked.count(); ++i) {
-      store(asked.dtype, input.data(), i,
-            inputValue(asked.data, asked.dtype, asked.seed, rank, ranks, i / hidden, i % hidden));
-    }
-  }
+  inputs.assign(static_cast<size_t>(ranks), Bytes(bytes));
   residual.resize(bytes);
-  for (size_t i = 0; i < asked.count(); ++i) {
-    const size_t row = i / hidden;
-    double value = inputValue(DataKind::kPlain, asked.dtype, asked.seed + 100, 1000, 1, row, i % hidden);
-    if (asked.data == DataKind::kSpecial) {
-      if (row % 11 == 0 || row % 11 == 5 || row % 11 == 6) value = 0;
-      if (row % 11 == 1) value = -0.0;
-      if (row % 11 == 10) {  // cancels the sum
-        Bytes sum = referenceAllReduce(
-            asked.dtype, fcclSum,
-            [&] {
-              std::vector<const void*> at;
-              for (const Bytes& in : inputs) at.push_back(&in[i * dtypeBytes(asked.dtype)]);
-              return at;
-            }(),
-            1);
-        value = -load(asked.dtype, sum.data(), 0);
+  forRowPieces(asked.tokens, asked.hidden, 8, [&](int64_t first, int64_t last) {
+    for (auto row = static_cast<size_t>(first); row < static_cast<size_t>(last); ++row) {
+      for (int rank = 0; rank < ranks; ++rank) {
+        Bytes& input = inputs[static_cast<size_t>(rank)];
+        for (size_t column = 0; column < hidden; ++column) {
+          store(asked.dtype, input.data(), row * hidden + column,
+                inputValue(asked.data, asked.dtype, asked.seed, rank, ranks, row, column));
+        }
+      }
+      for (size_t column = 0; column < hidden; ++column) {
+        store(asked.dtype, residual.data(), row * hidden + column, residualValue(row, column));
       }
     }
-    store(asked.dtype, residual.data(), i, value);
-  }
+  });
   const fcclDataType_t weightType = asked.weightType();
   weight.resize(hidden * dtypeBytes(weightType));
   for (size_t i = 0; i < hidden; ++i) {
@@ -84,61 +75,106 @@ FusedProblem::FusedProblem(const FusedCase& asked, int ranks) : asked_(asked) {
   }
 }
 
+double FusedProblem::residualValue(size_t row, size_t column) const {
+  if (asked_.data == DataKind::kSpecial) {
+    if (row % 11 == 0 || row % 11 == 5 || row % 11 == 6) return 0;
+    if (row % 11 == 1) return -0.0;
+    if (row % 11 == 10) {  // cancels the sum
+      const size_t at = (row * static_cast<size_t>(asked_.hidden) + column) * dtypeBytes(asked_.dtype);
+      std::vector<const void*> elements;
+      for (const Bytes& input : inputs) elements.push_back(&input[at]);
+      return -load(asked_.dtype, referenceAllReduce(asked_.dtype, fcclSum, elements, 1).data(), 0);
+    }
+  }
+  return inputValue(DataKind::kPlain, asked_.dtype, asked_.seed + 100, 1000, 1, row, column);
+}
+
 void FusedProblem::expect() {
   if (expected_) return;
-  std::vector<const void*> at;
-  for (const Bytes& input : inputs) at.push_back(input.data());
-  reduced_ = referenceAllReduce(asked_.dtype, fcclSum, at, asked_.count());
-  residualOut_ = referenceResidual(asked_.dtype, reduced_.data(), residual.data(), asked_.count());
+  const size_t rowBytes = static_cast<size_t>(asked_.hidden) * dtypeBytes(asked_.dtype);
+  reduced_.resize(inputs[0].size());
+  residualOut_.resize(inputs[0].size());
+  forRowPieces(asked_.tokens, asked_.hidden, 8, [&](int64_t first, int64_t last) {
+    const size_t at = static_cast<size_t>(first) * rowBytes;
+    const auto count = static_cast<size_t>((last - first) * asked_.hidden);
+    std::vector<const void*> rows;
+    for (const Bytes& input : inputs) rows.push_back(input.data() + at);
+    const Bytes reduced = referenceAllReduce(asked_.dtype, fcclSum, rows, count);
+    const Bytes sum = referenceResidual(asked_.dtype, reduced.data(), residual.data() + at, count);
+    std::copy(reduced.begin(), reduced.end(), reduced_.data() + at);
+    std::copy(sum.begin(), sum.end(), residualOut_.data() + at);
+  });
   expected_ = true;
 }
 
 std::string FusedProblem::check(fcclFusionPattern_t pattern, const FusedOutputs& outputs, const Bytes& norm) {
   expect();
+  if (traits(pattern).quant == Quant::kNvfp4 &&
+      outputs.scales.size() != scaleBytes(asked_.tokens, asked_.hidden, asked_.layout)) {
+    return "scaleOut has another size";
+  }
+  std::mutex mutex;
+  std::string wrong;
+  // 128 rows have their own part of scaleOut in every layout.
+  forRowPieces(asked_.tokens, asked_.hidden, 128, [&](int64_t first, int64_t last) {
+    const std::string here = checkRows(pattern, outputs, norm, first, last);
+    if (here.empty()) return;
+    const std::lock_guard lock(mutex);
+    wrong = fmt::format("rows {} to {}: {}", first, last - 1, here);
+  });
+  return wrong;
+}
+
+std::string FusedProblem::checkRows(fcclFusionPattern_t pattern, const FusedOutputs& outputs, const Bytes& norm,
+                                    int64_t first, int64_t last) const {
   const PatternTraits& has = traits(pattern);
   const fcclDataType_t dtype = asked_.dtype;
+  const size_t rowBytes = static_cast<size_t>(asked_.hidden) * dtypeBytes(dtype);
+  const size_t at = static_cast<size_t>(first) * rowBytes;
+  const auto firstElement = static_cast<size_t>(first * asked_.hidden);
+  const auto count = static_cast<size_t>((last - first) * asked_.hidden);
   if (!outputs.reduced.empty()) {
-    const std::string wrong = compareElements(dtype, reduced_.data(), outputs.reduced.data(), asked_.count(), true);
+    const std::string wrong = compareElements(dtype, reduced_.data() + at, outputs.reduced.data() + at, count, true);
     if (!wrong.empty()) return "reducedOut: " + wrong;
   }
   if (has.residual) {
     const std::string wrong =
-        compareElements(dtype, residualOut_.data(), outputs.residual.data(), asked_.count(), true);
+        compareElements(dtype, residualOut_.data() + at, outputs.residual.data() + at, count, true);
     if (!wrong.empty()) return "residualOut: " + wrong;
   }
   if (!has.norm) return "";
   const Bytes& r = has.residual ? residualOut_ : reduced_;
-  const size_t rowBytes = static_cast<size_t>(asked_.hidden) * dtypeBytes(dtype);
-  for (int64_t row = 0; has.normOut && row < asked_.tokens; ++row) {
-    const size_t at = static_cast<size_t>(row) * rowBytes;
-    const std::vector<double> expected = referenceNorm(dtype, r.data() + at, weight.data(), asked_.weightType(),
+  for (int64_t row = first; has.normOut && row < last; ++row) {
+    const size_t rowAt = static_cast<size_t>(row) * rowBytes;
+    const std::vector<double> expected = referenceNorm(dtype, r.data() + rowAt, weight.data(), asked_.weightType(),
                                                        asked_.hidden, asked_.weightBias, asked_.eps);
-    const std::string wrong = compareNorm(dtype, expected, outputs.norm.data() + at);
+    const std::string wrong = compareNorm(dtype, expected, outputs.norm.data() + rowAt);
     if (!wrong.empty()) return fmt::format("normOut row {}: {}", row, wrong);
   }
+  const uint8_t* const n = norm.data() + at;
   if (has.quant == Quant::kFp8) {
-    const Bytes codes = referenceFp8(dtype, norm.data(), asked_.count(), asked_.fp8DequantScale);
-    for (size_t i = 0; i < codes.size(); ++i) {
-      if (codes[i] == outputs.quant[i]) continue;
-      return fmt::format("quantOut element {}: n {}, expected code {:02x}, got {:02x}", i, load(dtype, norm.data(), i),
-                         codes[i], outputs.quant[i]);
+    const Bytes codes = referenceFp8(dtype, n, count, asked_.fp8DequantScale);
+    for (size_t i = 0; i < count; ++i) {
+      const uint8_t got = outputs.quant[firstElement + i];
+      if (codes[i] == got) continue;
+      return fmt::format("quantOut element {}: n {}, expected code {:02x}, got {:02x}", i, load(dtype, n, i), codes[i],
+                         got);
     }
   }
   if (has.quant == Quant::kNvfp4) {
     const Nvfp4 expected =
-        referenceNvfp4(dtype, norm.data(), asked_.tokens, asked_.hidden, asked_.nvfp4GlobalScale, asked_.layout);
-    if (expected.scales.size() != outputs.scales.size()) return "scaleOut has another size";
+        referenceNvfp4(dtype, n, last - first, asked_.hidden, asked_.nvfp4GlobalScale, asked_.layout);
+    const size_t scaleAt = scaleBytes(first, asked_.hidden, asked_.layout);
     for (size_t i = 0; i < expected.scales.size(); ++i) {
-      if (expected.scales[i] == outputs.scales[i]) continue;
+      if (expected.scales[i] == outputs.scales[scaleAt + i]) continue;
       return fmt::format("scaleOut byte {} of {}: expected {:02x}, got {:02x}", i, expected.scales.size(),
-                         expected.scales[i], outputs.scales[i]);
+                         expected.scales[i], outputs.scales[scaleAt + i]);
     }
-    for (size_t i = 0; i < asked_.count(); ++i) {
+    for (size_t i = 0; i < count; ++i) {
       const int want = expected.codes[i / 2] >> (i % 2 * 4) & 15;
-      const int got = outputs.quant[i / 2] >> (i % 2 * 4) & 15;
+      const int got = outputs.quant[(firstElement + i) / 2] >> (i % 2 * 4) & 15;
       if (want == got || expected.undefinedCode[i]) continue;
-      return fmt::format("quantOut element {}: n {}, expected code {:x}, got {:x}", i, load(dtype, norm.data(), i),
-                         want, got);
+      return fmt::format("quantOut element {}: n {}, expected code {:x}, got {:x}", i, load(dtype, n, i), want, got);
     }
   }
   return "";
@@ -262,7 +298,7 @@ FusedOutputs callOnAllRanks(RankGroup& group, const FusedProblem& problem, fcclF
   }
   group.run(problem.asked().describe(), [&](Rank& rank) {
     FusedBuffers& own = *buffers[static_cast<size_t>(rank.rank)];
-    rank.ok(call(rank, own), patternName(pattern));
+    rank.ok((call ? call : suiteDevice().call)(rank, own), patternName(pattern));
     const std::string damage = own.intact();
     rank.expect(damage.empty(), damage);
   });

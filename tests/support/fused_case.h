@@ -80,7 +80,10 @@ class FusedProblem {
   std::string check(fcclFusionPattern_t pattern, const FusedOutputs& outputs, const Bytes& norm);
 
  private:
+  double residualValue(size_t row, size_t column) const;
   void expect();
+  std::string checkRows(fcclFusionPattern_t pattern, const FusedOutputs& outputs, const Bytes& norm, int64_t first,
+                        int64_t last) const;
 
   FusedCase asked_;
   bool expected_ = false;
@@ -95,6 +98,7 @@ class FusedBuffers {
 
   fcclFusedArgs_t args = FCCL_FUSED_ARGS_INITIALIZER;
 
+  const FusedCase& asked() const { return asked_; }
   FusedOutputs outputs() const;
   // Empty where all canaries are whole and inputs that are no outputs are as they were.
   std::string intact() const;
@@ -128,9 +132,10 @@ using FusedCall = std::function<fcclResult_t(Rank& rank, FusedBuffers& own)>;
 // fcclAllReduceFused with the buffers as they are.
 fcclResult_t callOnHost(Rank& rank, FusedBuffers& own);
 
-// Runs the case on all ranks (and, where its pattern has no normOut, first the one that has), checks every byte of
-// every output on every rank, and returns rank 0's outputs; `norm` is always filled. A difference fails the test.
-FusedOutputs runFused(RankGroup& group, FusedProblem& problem, const FusedCall& call = callOnHost);
-FusedOutputs runFused(RankGroup& group, const FusedCase& asked, const FusedCall& call = callOnHost);
+// Runs the case on all ranks, by the call of suiteDevice() unless another is given (and, where its pattern has no
+// normOut, first the one that has), checks every byte of every output on every rank, and returns rank 0's outputs;
+// `norm` is always filled. A difference fails the test.
+FusedOutputs runFused(RankGroup& group, FusedProblem& problem, const FusedCall& call = nullptr);
+FusedOutputs runFused(RankGroup& group, const FusedCase& asked, const FusedCall& call = nullptr);
 
 }  // namespace fccl::test

@@ -14,6 +14,10 @@ namespace fccl::test {
 
 using Seconds = std::chrono::duration<double>;
 
+inline double secondsSince(std::chrono::steady_clock::time_point start) {
+  return Seconds(std::chrono::steady_clock::now() - start).count();
+}
+
 // How much longer things may take in this build (sanitizers).
 double slowness();
 

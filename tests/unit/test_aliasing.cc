@@ -1,4 +1,4 @@
-// Which buffers of one call may be the same, which may not, and that the allowed ones change no bit.
+// Which buffers of one call may be the same and which may not.
 #include <fmt/format.h>
 
 #include <functional>
@@ -22,14 +22,6 @@ FusedCase caseOf(fcclFusionPattern_t pattern, fcclStrategy_t strategy) {
   return asked;
 }
 
-// Everything that both hold. In-place runs may hold more (reducedOut), and the norm where it was asked for.
-void sameBytes(const FusedOutputs& a, const FusedOutputs& b) {
-  CHECK(a.residual == b.residual);
-  CHECK(a.norm == b.norm);
-  CHECK(a.quant == b.quant);
-  CHECK(a.scales == b.scales);
-}
-
 // A call of which one output has been moved onto other memory must be refused by every rank.
 struct Move {
   const char* name;
@@ -40,37 +32,6 @@ struct Move {
 char* at(const void* pointer, size_t bytes) { return const_cast<char*>(static_cast<const char*>(pointer)) + bytes; }
 
 }  // namespace
-
-TEST_CASE("aliasing: allowed aliases give the same bits", "[aliasing]") {
-  for (const int slotBytes : {0, 4096}) {
-    RankGroup group(3, testConfig(slotBytes));
-    for (const fcclStrategy_t strategy : {fcclStrategyAuto, fcclStrategyOneshot, fcclStrategyTwoshot}) {
-      for (const fcclFusionPattern_t pattern : allPatterns()) {
-        FusedCase asked = caseOf(pattern, strategy);
-        if (slotBytes != 0) asked.tokens = 40;
-        const FusedOutputs apart = runFused(group, asked);
-        if (traits(pattern).residual) {
-          FusedCase alias = asked;
-          alias.residualInPlace = true;
-          sameBytes(runFused(group, alias), apart);
-          alias.reducedInPlace = true;
-          sameBytes(runFused(group, alias), apart);
-        }
-        FusedCase reduced = asked;
-        reduced.reducedInPlace = true;
-        sameBytes(runFused(group, reduced), apart);
-        if (traits(pattern).normOut) {
-          FusedCase norm = asked;
-          norm.normInPlace = true;
-          sameBytes(runFused(group, norm), apart);
-          norm.residualInPlace = traits(pattern).residual;
-          norm.reducedOut = true;
-          sameBytes(runFused(group, norm), apart);
-        }
-      }
-    }
-  }
-}
 
 TEST_CASE("aliasing: every other overlap of an output is refused, and nothing is written", "[aliasing]") {
   RankGroup group(2);
@@ -144,26 +105,4 @@ TEST_CASE("aliasing: inputs may share memory, and outputs may touch", "[aliasing
       rank.expect(block[i] == input[i] + input[i] + input[i], "residualOut is not the sum and the residual");
     }
   });
-}
-
-TEST_CASE("aliasing: an in-place sequence as an engine runs it", "[aliasing]") {
-  // The residual stream stays in one buffer over many layers; compared with separate buffers, byte by byte.
-  RankGroup group(4, testConfig(4096));
-  FusedCase layer = caseOf(fcclPatternResidualRmsNormQuantFp8, fcclStrategyAuto);
-  layer.tokens = 3;
-  Bytes apart;
-  Bytes inPlace;
-  for (const bool alias : {false, true}) {
-    Bytes stream;
-    for (uint64_t i = 0; i < 6; ++i) {
-      layer.seed = i + 1;
-      layer.residualInPlace = alias;
-      layer.reducedInPlace = alias;
-      FusedProblem problem(layer, 4);
-      if (!stream.empty()) problem.residual = stream;
-      stream = runFused(group, problem).residual;
-    }
-    (alias ? inPlace : apart) = stream;
-  }
-  CHECK(apart == inPlace);
 }

@@ -34,13 +34,6 @@ void smallReduce(const Rank& rank, int count = 100, float offset = 0) {
   }
 }
 
-size_t mappedLines() {
-  std::ifstream maps("/proc/self/maps");
-  size_t lines = 0;
-  for (std::string line; std::getline(maps, line);) ++lines;
-  return lines;
-}
-
 size_t threadsOfProcess() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

@@ -6,12 +6,12 @@
 #include "lib/config.h"
 #include "lib/rank_record.h"
 #include "tests/support/catch.h"
+#include "tests/support/text.h"
 
 using namespace fccl;
+using fccl::test::contains;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 Options resolved(const fcclConfig_t* config, const Environment& environment = {}, const Options& base = {}) {
   const Result<Options> result = resolveOptions(config, environment, base);

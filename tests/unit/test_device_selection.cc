@@ -7,16 +7,16 @@
 #include "lib/rank_record.h"
 #include "tests/support/catch.h"
 #include "tests/support/scoped_variable.h"
+#include "tests/support/text.h"
 #include "tests/support/thread_ranks.h"
 #include "transport/cuda_device.h"
 #include "tuner/registry.h"
 
 using namespace fccl;
+using fccl::test::contains;
 using fccl::test::ScopedVariable;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 Options optionsFor(fcclDeviceType_t device) {
   Options options;

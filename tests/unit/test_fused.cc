@@ -1,75 +1,26 @@
-// fcclAllReduceFused on ranks that are threads: every pattern, type, strategy, shape class, compared byte by byte.
+// What fused calls do on HOST besides being right (tests/suites): many ranks, outputs that stay, the caller's
+// floating-point mode.
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
+#include <fmt/format.h>
+
+#include <array>
 #include <cfenv>
 
 #include "tests/support/catch.h"
 #include "tests/support/fused_case.h"
-#include "tests/support/number_formats.h"
-#include "tests/support/tolerance.h"
 
 using namespace fccl::test;
 
 namespace {
 
 constexpr int kSlotBytes = 4096;
-constexpr fcclDataType_t kTypes[] = {fcclFloat32, fcclFloat16, fcclBfloat16};
 constexpr fcclStrategy_t kStrategies[] = {fcclStrategyAuto, fcclStrategyOneshot, fcclStrategyTwoshot,
                                           fcclStrategyMinLatency};
-constexpr int64_t kTokens[] = {0, 1, 2, 3, 7, 13, 64, 129};
-constexpr int64_t kHidden[] = {1, 2, 3, 7, 8, 15, 64, 96, 100, 511, 2880, 2881, 7168};
-constexpr fcclScaleLayout_t kLayouts[] = {fcclScaleSwizzled128x4, fcclScaleSwizzled8x4, fcclScaleLinear};
-
-// NVFP4 wants whole blocks of 16.
-int64_t legalHidden(fcclFusionPattern_t pattern, int64_t hidden) {
-  return traits(pattern).quant == Quant::kNvfp4 ? (hidden + 15) / 16 * 16 : hidden;
-}
-
-// The n-th combination of everything that a case can vary, drawn so that neighbours in n differ in all of it.
-FusedCase draw(fcclFusionPattern_t pattern, fcclDataType_t dtype, uint64_t n) {
-  const auto pick = [&](uint64_t salt, size_t size) { return hash(1000 + salt, n) % size; };
-  FusedCase asked;
-  asked.pattern = pattern;
-  asked.dtype = dtype;
-  asked.hidden = legalHidden(pattern, kHidden[pick(1, std::size(kHidden))]);
-  asked.tokens = kTokens[pick(2, std::size(kTokens))];
-  asked.strategy = kStrategies[n % std::size(kStrategies)];
-  asked.layout = kLayouts[pick(3, std::size(kLayouts))];
-  asked.weightBias = static_cast<float>(pick(4, 2));
-  asked.fp32Weight = pick(5, 2) == 0;
-  asked.reducedOut = pick(6, 2) == 0;
-  asked.eps = pick(7, 3) == 0 ? 1e-6f : 1e-5f;
-  asked.data = pick(8, 4) == 0 ? DataKind::kCancellation : pick(8, 4) == 1 ? DataKind::kSpecial : DataKind::kPlain;
-  asked.guard = pick(9, 4) == 0 ? GuardedBuffer::Guard::kBefore : GuardedBuffer::Guard::kAfter;
-  asked.seed = n + 1;
-  return asked;
-}
-
-void runDrawnCases(int ranks, uint64_t casesEach, size_t most) {
-  RankGroup group(ranks, testConfig(kSlotBytes));
-  uint64_t n = static_cast<uint64_t>(ranks) * 1000;
-  for (const fcclFusionPattern_t pattern : allPatterns()) {
-    for (const fcclDataType_t dtype : kTypes) {
-      for (uint64_t i = 0; i < casesEach; ++i) {
-        FusedCase asked = draw(pattern, dtype, n++);
-        while (asked.count() * static_cast<size_t>(ranks) > most) asked.tokens = (asked.tokens + 1) / 2 - 1;
-        runFused(group, asked);
-      }
-    }
-  }
-}
 
 }  // namespace
-
-TEST_CASE("fused: 2 ranks", "[fused]") { runDrawnCases(2, 16, 200'000); }
-TEST_CASE("fused: 3 ranks", "[fused]") { runDrawnCases(3, 12, 150'000); }
-TEST_CASE("fused: 4 ranks", "[fused]") { runDrawnCases(4, 12, 150'000); }
-TEST_CASE("fused: 5 ranks", "[fused]") { runDrawnCases(5, 8, 100'000); }
-TEST_CASE("fused: 8 ranks", "[fused]") { runDrawnCases(8, 8, 100'000); }
-
-TEST_CASE("fused: a single rank computes the same epilogue", "[fused]") { runDrawnCases(1, 12, 150'000); }
 
 TEST_CASE("fused: 72 ranks", "[fused]") {
   RankGroup group(72, testConfig(kSlotBytes));
@@ -85,95 +36,22 @@ TEST_CASE("fused: 72 ranks", "[fused]") {
   }
 }
 
-TEST_CASE("fused: every shape class in every strategy", "[fused]") {
-  RankGroup group(3, testConfig(kSlotBytes));
-  for (const fcclStrategy_t strategy : kStrategies) {
-    for (const int64_t hidden : kHidden) {
-      for (const int64_t tokens : {1, 2, 7, 13}) {
-        if (tokens * hidden > 30'000) continue;
-        FusedCase asked;
-        asked.strategy = strategy;
-        asked.hidden = hidden;
-        asked.tokens = tokens;
-        asked.dtype = kTypes[static_cast<size_t>(hidden + tokens) % 3];
-        asked.seed = static_cast<uint64_t>(hidden);
-        runFused(group, asked);
-      }
-    }
-  }
-}
-
-TEST_CASE("fused: wide rows, larger than a slot", "[fused]") {
-  for (const int slotBytes : {kSlotBytes, 0}) {
-    RankGroup group(2, testConfig(slotBytes));
-    for (const fcclFusionPattern_t pattern : allPatterns()) {
-      FusedCase asked;
-      asked.pattern = pattern;
-      asked.hidden = 18432;
-      asked.tokens = 2;
-      asked.dtype = pattern % 2 == 0 ? fcclBfloat16 : fcclFloat32;
-      asked.strategy = kStrategies[static_cast<size_t>(pattern) % 4];
-      runFused(group, asked);
-    }
-  }
-}
-
-TEST_CASE("fused: two-shot with fewer rows than ranks, and rows that ranks do not divide", "[fused]") {
-  for (const int ranks : {2, 3, 5, 6, 7, 8}) {
-    RankGroup group(ranks, testConfig(kSlotBytes));
-    for (int64_t tokens = 1; tokens <= ranks + 1; ++tokens) {
-      FusedCase asked;
-      asked.strategy = fcclStrategyTwoshot;
-      asked.pattern = allPatterns()[static_cast<size_t>(tokens) % 7];
-      asked.tokens = tokens;
-      asked.hidden = tokens % 2 == 0 ? 2880 : 160;
-      runFused(group, asked);
-    }
-  }
-}
-
-TEST_CASE("fused: smallest workspace, large message", "[fused]") {
-  RankGroup group(2, testConfig(kSlotBytes));
-  for (const fcclStrategy_t strategy : {fcclStrategyAuto, fcclStrategyOneshot, fcclStrategyTwoshot}) {
+TEST_CASE("fused: the reduced sum is that of fcclAllReduce", "[fused]") {
+  RankGroup group(3, testConfig(4096));
+  for (const fcclDataType_t dtype : {fcclFloat32, fcclFloat16, fcclBfloat16}) {
     FusedCase asked;
-    asked.tokens = 256;
-    asked.hidden = 8192;
-    asked.strategy = strategy;
-    runFused(group, asked);
-  }
-}
-
-TEST_CASE("fused: 0 tokens take NULL pointers and disturb nothing", "[fused]") {
-  RankGroup group(4);
-  for (int round = 0; round < 3; ++round) {
-    for (const fcclFusionPattern_t pattern : allPatterns()) {
-      group.run("0 tokens", [&](Rank& rank) {
-        fcclFusedArgs_t args = FCCL_FUSED_ARGS_INITIALIZER;
-        args.pattern = pattern;
-        args.hidden = 64;
-        rank.ok(fcclAllReduceFused(&args, rank.comm, nullptr), "0 tokens with NULL pointers");
-      });
-    }
-    FusedCase asked;
-    asked.tokens = 5;
-    asked.seed = static_cast<uint64_t>(round);
-    runFused(group, asked);
-  }
-}
-
-TEST_CASE("fused: one workspace, one type after the other", "[fused]") {
-  RankGroup group(4, testConfig(kSlotBytes));
-  const fcclDataType_t order[] = {fcclFloat32, fcclBfloat16, fcclFloat16, fcclFloat32};
-  const int64_t tokens[] = {1, 2, 3, 7, 64, 129};
-  for (uint64_t round = 0; round < 120; ++round) {
-    FusedCase asked;
-    asked.dtype = order[round % 4];
-    asked.tokens = tokens[hash(5, round) % 6];
-    asked.hidden = 48;
-    asked.pattern = allPatterns()[hash(6, round) % 7];
-    asked.data = round % 3 == 0 ? DataKind::kSpecial : DataKind::kPlain;
-    asked.seed = round;
-    runFused(group, asked);
+    asked.dtype = dtype;
+    asked.tokens = 13;
+    asked.hidden = 333;
+    asked.reducedOut = true;
+    asked.data = DataKind::kCancellation;
+    FusedProblem problem(asked, 3);
+    const FusedOutputs fused = runFused(group, problem);
+    group.run("plain", [&](Rank& rank) {
+      Bytes plain = problem.inputs[static_cast<size_t>(rank.rank)];
+      rank.ok(fcclAllReduce(plain.data(), plain.data(), asked.count(), dtype, fcclSum, rank.comm, nullptr), "plain");
+      rank.expect(plain == fused.reduced, "fcclAllReduce and reducedOut differ");
+    });
   }
 }
 
@@ -199,25 +77,6 @@ TEST_CASE("fused: an output stays as it is after later calls", "[fused]") {
   }
   CHECK(held[0].outputs() == first[0]);
   CHECK(held[1].outputs() == first[1]);
-}
-
-TEST_CASE("fused: fp32 weights beside 16-bit data", "[fused]") {
-  // 1.0f has a zero low half: read as 16-bit numbers, every other weight would be 0.
-  for (const fcclDataType_t dtype : {fcclBfloat16, fcclFloat16}) {
-    for (const fcclStrategy_t strategy : kStrategies) {
-      RankGroup group(2, testConfig(kSlotBytes));
-      FusedCase asked;
-      asked.dtype = dtype;
-      asked.strategy = strategy;
-      asked.fp32Weight = true;
-      asked.tokens = 3;
-      asked.hidden = 96;
-      asked.pattern = fcclPatternResidualRmsNormQuantFp8;
-      FusedProblem problem(asked, 2);
-      for (size_t i = 0; i < 96; ++i) store(fcclFloat32, problem.weight.data(), i, 1.0);
-      runFused(group, problem);
-    }
-  }
 }
 
 TEST_CASE("fused: the caller's floating-point mode neither changes the result nor is changed", "[fused]") {
@@ -258,27 +117,41 @@ TEST_CASE("fused: the caller's floating-point mode neither changes the result no
   }
 }
 
-TEST_CASE("fused: quantized codes against the float64 norm", "[fused]") {
-  // The other tests start from the library's own n; here the codes may only differ where n was rounded the other way.
-  RankGroup group(2);
-  for (const fcclDataType_t dtype : kTypes) {
-    FusedCase asked;
-    asked.pattern = fcclPatternResidualRmsNormOutQuantFp8;
-    asked.dtype = dtype;
-    asked.tokens = 64;
-    asked.hidden = 2880;
-    FusedProblem problem(asked, 2);
-    const FusedOutputs outputs = runFused(group, problem);
-    const size_t rowBytes = 2880 * dtypeBytes(dtype);
-    size_t off = 0;
-    for (size_t row = 0; row < 64; ++row) {
-      const std::vector<double> norm = referenceNorm(dtype, outputs.residual.data() + row * rowBytes,
-                                                     problem.weight.data(), dtype, 2880, 0, asked.eps);
-      Bytes rounded(rowBytes);
-      for (size_t i = 0; i < 2880; ++i) store(dtype, rounded.data(), i, norm[i]);
-      const Bytes codes = referenceFp8(dtype, rounded.data(), 2880, asked.fp8DequantScale);
-      for (size_t i = 0; i < 2880; ++i) off += codes[i] != outputs.quant[row * 2880 + i];
+namespace {
+
+// FNV-1a of all outputs.
+uint64_t fingerprint(const FusedOutputs& outputs) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const Bytes* each : {&outputs.reduced, &outputs.residual, &outputs.norm, &outputs.quant, &outputs.scales}) {
+    for (const uint8_t byte : *each) hash = (hash ^ byte) * 0x100000001b3u;
+  }
+  return hash;
+}
+
+}  // namespace
+
+TEST_CASE("fused: the bytes of every pattern are what they have been", "[fused]") {
+  // To be changed on purpose only: whoever compares runs of two versions of the library counts on it.
+  const uint64_t golden[7][3] = {{0xb6104b098c1282e5, 0xcc0d0f881decb51f, 0x6bc14ec94701f7f0},
+                                 {0x28296b46954d6f2b, 0x84aa09a13bf84cb6, 0xcde7fcfd204001d0},
+                                 {0x02c9eb3a7458234d, 0x36bb9c0f092f8d2f, 0x00ebf01b88a5a078},
+                                 {0xab868e6bde361215, 0x34c8d49e18e58da4, 0xff0a0303e350bfcf},
+                                 {0xab868e6bde361215, 0x34c8d49e18e58da4, 0xff0a0303e350bfcf},
+                                 {0xc49aba3681d2cbc0, 0x86798e0d810c022b, 0x9d2bcb14d496ad49},
+                                 {0xc49aba3681d2cbc0, 0x86798e0d810c022b, 0x9d2bcb14d496ad49}};
+  RankGroup group(4, testConfig(kSlotBytes));
+  for (const fcclFusionPattern_t pattern : allPatterns()) {
+    for (size_t t = 0; t < 3; ++t) {
+      FusedCase asked;
+      asked.pattern = pattern;
+      asked.dtype = std::array{fcclFloat32, fcclFloat16, fcclBfloat16}[t];
+      asked.tokens = 5;
+      asked.hidden = 2880;
+      asked.seed = 20'261'130;
+      asked.reducedOut = true;
+      const uint64_t actual = fingerprint(runFused(group, asked));
+      INFO(asked.describe() << ": " << fmt::format("{:#018x}", actual));
+      CHECK(actual == golden[pattern][t]);
     }
-    CHECK(static_cast<double>(off) < kQuantCodesOff * 64 * 2880);
   }
 }

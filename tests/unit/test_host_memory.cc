@@ -13,7 +13,9 @@
 #include <thread>
 
 #include "tests/support/catch.h"
+#include "tests/support/host_memory_checks.h"
 #include "tests/support/local_ranks.h"
+#include "tests/support/text.h"
 #include "transport/machine.h"
 #include "transport/numa.h"
 #include "transport/symmetric_memory.h"
@@ -25,37 +27,6 @@ using Memory = std::unique_ptr<SymmetricMemory>;
 namespace {
 
 constexpr size_t kPage = 4096;
-
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
-char valueOf(int rank, size_t i) { return static_cast<char>(rank * 37 + static_cast<int>(i * i / 7) + 1); }
-
-// Zeroed at first, then every rank's values where every rank expects them.
-std::string checkContents(Bootstrap& bootstrap, const SymmetricMemory& memory) {
-  char* own = memory.peer(bootstrap.rank());
-  for (size_t i = 0; i < memory.bytes(); ++i) {
-    if (own[i] != 0) return fmt::format("byte {} is not zero at the start", i);
-  }
-  for (size_t i = 0; i < memory.bytes(); ++i) own[i] = valueOf(bootstrap.rank(), i);
-  if (Status status = bootstrap.barrier(); !status.ok()) return status.message();
-  for (int r = 0; r < bootstrap.ranks(); ++r) {
-    for (size_t i = 0; i < memory.bytes(); ++i) {
-      if (memory.peer(r)[i] != valueOf(r, i)) return fmt::format("byte {} of rank {} is wrong", i, r);
-    }
-    if (!memory.alive(r)) return fmt::format("rank {} is called dead", r);
-  }
-  return "";
-}
-
-std::string expectFailure(const Status& status, fcclResult_t code, std::initializer_list<std::string_view> parts) {
-  if (status.code() != code)
-    return fmt::format("result is {} ({}), expected {}", static_cast<int>(status.code()), status.message(),
-                       static_cast<int>(code));
-  for (const std::string_view part : parts) {
-    if (!contains(status.message(), part)) return fmt::format("'{}' does not say '{}'", status.message(), part);
-  }
-  return "";
-}
 
 struct WindowBlock {
   explicit WindowBlock(size_t bytes) {

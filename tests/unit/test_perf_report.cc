@@ -12,9 +12,12 @@
 #include "tests/perf/report.h"
 #include "tests/perf/suite.h"
 #include "tests/support/catch.h"
+#include "tests/support/text.h"
 
 namespace fccl::perf {
 namespace {
+
+using test::contains;
 
 Options optionsOf(std::vector<const char*> words) {
   words.insert(words.begin(), "fccl-perf");
@@ -30,8 +33,6 @@ int statusOf(const std::vector<const char*>& words, std::string* text = nullptr)
   }
   return -1;
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 Row exampleRow() {
   Row row;

@@ -12,12 +12,12 @@
 #include "lib/validate.h"
 #include "tests/support/catch.h"
 #include "tests/support/guarded_buffer.h"
+#include "tests/support/text.h"
 
 using namespace fccl;
+using fccl::test::contains;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // Arguments that are right for every pattern with a norm, in one block of memory without gaps.
 struct Fused {

@@ -8,6 +8,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/fused_case.h"
 #include "tests/support/number_formats.h"
+#include "tests/support/suite_device.h"
 
 using namespace fccl::test;
 
@@ -40,7 +41,8 @@ bool anyNanScale(const Bytes& scales) {
 }  // namespace
 
 TEST_CASE("NVFP4: exact sizes beside guard pages, all layouts", "[quantization]") {
-  RankGroup group(2);
+  FCCL_NEED_SUITE_DEVICE();
+  RankGroup group(2, suiteConfig());
   for (const int64_t tokens : {1, 5, 32, 127, 128, 129}) {
     for (const int64_t hidden : {64, 2880, 11008}) {
       if (tokens * hidden > 500'000) continue;
@@ -61,7 +63,8 @@ TEST_CASE("NVFP4: exact sizes beside guard pages, all layouts", "[quantization]"
 }
 
 TEST_CASE("NVFP4: every number of blocks per row, padding is zero", "[quantization]") {
-  RankGroup group(3, testConfig(4096));
+  FCCL_NEED_SUITE_DEVICE();
+  RankGroup group(3, suiteConfig(4096));
   for (int64_t blocks = 1; blocks <= 9; ++blocks) {
     for (const int64_t tokens : {1, 7, 8, 9, 33, 130}) {
       for (const fcclScaleLayout_t layout : {fcclScaleSwizzled128x4, fcclScaleSwizzled8x4, fcclScaleLinear}) {
@@ -77,7 +80,8 @@ TEST_CASE("NVFP4: every number of blocks per row, padding is zero", "[quantizati
 }
 
 TEST_CASE("NVFP4: global scales, good and bad", "[quantization]") {
-  RankGroup group(2);
+  FCCL_NEED_SUITE_DEVICE();
+  RankGroup group(2, suiteConfig());
   for (const fcclDataType_t dtype : {fcclFloat32, fcclFloat16, fcclBfloat16}) {
     for (const float scale : {0.0f, -0.0f, -1.0f, kNan, -kNan, kInfinity, -kInfinity, 1e-38f, 1e-45f, 1e38f, 3.4e38f,
                               1.0f, 448.0f, 2688.0f, 1e-3f, 1e-4f, 3e-4f}) {
@@ -93,7 +97,8 @@ TEST_CASE("NVFP4: global scales, good and bad", "[quantization]") {
 }
 
 TEST_CASE("NVFP4: blocks of zeros, tiny and huge blocks", "[quantization]") {
-  RankGroup group(2);
+  FCCL_NEED_SUITE_DEVICE();
+  RankGroup group(2, suiteConfig());
   for (const fcclDataType_t dtype : {fcclFloat32, fcclFloat16, fcclBfloat16}) {
     FusedCase asked = nvfp4Case();
     asked.dtype = dtype;
@@ -125,8 +130,9 @@ TEST_CASE("NVFP4: blocks of zeros, tiny and huge blocks", "[quantization]") {
 }
 
 TEST_CASE("NVFP4 and FP8: NaN and Inf in some columns", "[quantization]") {
+  FCCL_NEED_SUITE_DEVICE();
   // From the weight, so that n is NaN or Inf there and a number elsewhere in the same block.
-  RankGroup group(2);
+  RankGroup group(2, suiteConfig());
   for (const fcclFusionPattern_t pattern :
        {fcclPatternResidualRmsNormOutQuantNvfp4, fcclPatternResidualRmsNormOutQuantFp8}) {
     for (const fcclDataType_t dtype : {fcclFloat32, fcclFloat16, fcclBfloat16}) {
@@ -148,7 +154,8 @@ TEST_CASE("NVFP4 and FP8: NaN and Inf in some columns", "[quantization]") {
 }
 
 TEST_CASE("FP8 and NVFP4: rows of NaN, Inf, zeros and subnormals", "[quantization]") {
-  RankGroup group(3);
+  FCCL_NEED_SUITE_DEVICE();
+  RankGroup group(3, suiteConfig());
   for (const fcclFusionPattern_t pattern : allPatterns()) {
     for (const fcclDataType_t dtype : {fcclFloat32, fcclFloat16, fcclBfloat16}) {
       FusedCase asked;
@@ -164,7 +171,8 @@ TEST_CASE("FP8 and NVFP4: rows of NaN, Inf, zeros and subnormals", "[quantizatio
 }
 
 TEST_CASE("FP8: saturation, ties and scales", "[quantization]") {
-  RankGroup group(2);
+  FCCL_NEED_SUITE_DEVICE();
+  RankGroup group(2, suiteConfig());
   for (const float scale :
        {1.0f, 1e-3f, 1.0f / 448.0f, 3e-3f, 1e30f, 1e-30f, 0.1f, 0x1p-6f, 0x1p-12f, 0x1.fffffep-3f}) {
     for (const fcclDataType_t dtype : {fcclFloat32, fcclBfloat16}) {
@@ -184,9 +192,10 @@ TEST_CASE("FP8: saturation, ties and scales", "[quantization]") {
 }
 
 TEST_CASE("FP8: every code and every tie comes out as it should", "[quantization]") {
+  FCCL_NEED_SUITE_DEVICE();
   // n follows the residual with one factor, k; weights that undo it are not exact, so the reference is applied to n.
   // With 127 * 2 steps in a row all codes are met many times over.
-  RankGroup group(2);
+  RankGroup group(2, suiteConfig());
   FusedCase asked;
   asked.pattern = fcclPatternResidualRmsNormOutQuantFp8;
   asked.dtype = fcclFloat32;
@@ -225,7 +234,8 @@ TEST_CASE("FP8: every code and every tie comes out as it should", "[quantization
 }
 
 TEST_CASE("rows that cancel to zero, at the first, a middle and the last token", "[quantization]") {
-  RankGroup group(3);
+  FCCL_NEED_SUITE_DEVICE();
+  RankGroup group(3, suiteConfig());
   for (const fcclFusionPattern_t pattern : allPatterns()) {
     for (const fcclStrategy_t strategy : {fcclStrategyOneshot, fcclStrategyTwoshot, fcclStrategyMinLatency}) {
       FusedCase asked;
@@ -291,7 +301,8 @@ FusedCase orderCase(fcclFusionPattern_t pattern) {
 // Scales that put a product next to a tie, so that another order of multiplication and division, or a rounded
 // reciprocal in place of a division, ends on the other side of it.
 TEST_CASE("NVFP4: where the order of the operations decides a code", "[quantization]") {
-  RankGroup group(2);
+  FCCL_NEED_SUITE_DEVICE();
+  RankGroup group(2, suiteConfig());
   FusedCase asked = orderCase(fcclPatternResidualRmsNormOutQuantNvfp4);
   const std::vector<float> n = normOf(group, asked);
   std::vector<float> scales;
@@ -323,7 +334,8 @@ TEST_CASE("NVFP4: where the order of the operations decides a code", "[quantizat
 }
 
 TEST_CASE("FP8: where the order of the operations decides a code", "[quantization]") {
-  RankGroup group(2);
+  FCCL_NEED_SUITE_DEVICE();
+  RankGroup group(2, suiteConfig());
   FusedCase asked = orderCase(fcclPatternResidualRmsNormOutQuantFp8);
   const std::vector<float> n = normOf(group, asked);
   std::vector<float> scales;
