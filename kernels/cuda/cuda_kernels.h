@@ -70,9 +70,9 @@ cudaError_t planWindows(const DeviceFacts& facts, int ranks, const Shape& shape,
 cudaError_t launch(const Launch& launch, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,
                    cudaStream_t stream, const Windows* windows = nullptr);
 
-// Loads every kernel on the current device, and lets those that stage rows have their shared memory; before plan(). CUDA
-// otherwise loads a kernel when it is first used, and may wait for the device then: for ever, where a kernel of another
-// rank waits for that launch.
+// Loads every kernel on the current device, and lets those that stage rows have their shared memory; before plan().
+// CUDA otherwise loads a kernel when it is first used, and may wait for the device then: for ever, where a kernel of
+// another rank waits for that launch.
 cudaError_t load();
 
 // Fills `bytes` (a multiple of 16) with the sentinel.

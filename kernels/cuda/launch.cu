@@ -28,7 +28,7 @@ cudaError_t enqueue(const Launch& launch, const CudaWorld& world, const RowArgs&
   config.blockDim = dim3(static_cast<unsigned>(launch.threads));
   config.dynamicSmemBytes = static_cast<size_t>(launch.sharedBytes);
   config.stream = stream;
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute attributes[3];
   config.attrs = attributes;
   if (launch.cluster != 0) {
     cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
@@ -39,6 +39,11 @@ cudaError_t enqueue(const Launch& launch, const CudaWorld& world, const RowArgs&
     cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (launch.remoteDomain) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeMemSyncDomain;
+    attribute.val.memSyncDomain = cudaLaunchMemSyncDomainRemote;
   }
   // As many as the kernel takes: only those for user buffers take the third.
   void* arguments[] = {const_cast<CudaWorld*>(&world), const_cast<RowArgs*>(&rows), const_cast<Windows*>(windows)};

@@ -14,6 +14,7 @@ struct DeviceFacts {
   int architecture = 0;      // 90 for compute capability 9.0
   int ranksOnDevice = 1;     // whose kernels must be able to run side by side on this device
   bool programmatic = true;  // programmatic dependent launch
+  bool remoteDomain = true;  // the memory synchronization domain for traffic to other devices
 };
 
 // How one call is launched. Any number of blocks is right: rows are strided over them, and no block waits for another
@@ -25,6 +26,7 @@ struct Launch {
   int cluster = 0;      // blocks of a cluster; 0: no clusters
   int sharedBytes = 0;  // of dynamic shared memory
   bool programmatic = false;
+  bool remoteDomain = false;     // the fences of other kernels do not wait for what this one writes to its peers
   bool nextBeginsEarly = false;  // user buffers: the next kernel's blocks come while peers are still reading
   int64_t rowsPerLaunch = 0;     // a call with more rows is several launches: what the epochs hold
 };

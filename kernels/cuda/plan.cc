@@ -18,7 +18,8 @@ Layout clusterLayout(Form form, int64_t packs, int architecture, int wish = 0) {
   Layout layout{form};
   layout.allAtOnce = form.once;
   const int64_t blocks = wish != 0 ? wish : divideUp(packs, 128);
-  layout.cluster = static_cast<int>(std::clamp<int64_t>(blocks, 1, architecture >= 90 ? kMaxCluster : 1));
+  // Two at least: see RowSum.
+  layout.cluster = architecture >= 90 ? static_cast<int>(std::clamp<int64_t>(blocks, 2, kMaxCluster)) : 1;
   layout.threads = wholeWarps(divideUp(packs, layout.cluster));
   return layout;
 }
@@ -217,6 +218,7 @@ cudaError_t plan(const DeviceFacts& facts, const CudaWorld& world, const Shape& 
     return cudaSuccess;
   }
   launch->programmatic = facts.programmatic && facts.architecture >= 90;
+  launch->remoteDomain = facts.remoteDomain && facts.architecture >= 90;
   for (const Layout& layout :
        shape.norm ? normLayouts(shape, facts, wish, world.ranks) : plainLayouts(shape, facts, wish, world.ranks)) {
     const void* kernel = findKernel(shape.dtype, layout.form);

@@ -54,6 +54,7 @@ class RowSum {
     const auto warp = static_cast<int>(threadIdx.x / 32);
     float* partials = memory_.partials[sums_ & 1];
     uint64_t* barrier = &memory_.barrier[sums_ & 1];
+    const bool sends = form.cluster && !isAlone();
     if constexpr (form.cluster) {
       if (sums_ == 0) clusterWait();  // the other blocks' barriers are there
     }
@@ -61,13 +62,13 @@ class RowSum {
     for (int k = 0; k < kPacks; k++) {
       const float ofWarp = warpSum(squares[k]);
       float* at = &partials[(part * kPacks + k) * warps + warp];
-      if constexpr (form.cluster) {
+      if (sends) {
         if (lane < static_cast<int>(clusterBlocks())) sendPartial(at, ofWarp, barrier, static_cast<uint32_t>(lane));
       } else if (lane == 0) {
         *at = ofWarp;
       }
     }
-    if constexpr (form.cluster) {
+    if (sends) {
       awaitPhase(barrier, static_cast<uint32_t>(sums_ >> 1 & 1));
       // For the row after the next. Partials of that come only after every block of the cluster has had the next row's
       // from all warps here, which by then have read this row's.
@@ -86,6 +87,9 @@ class RowSum {
   }
 
  private:
+  // A cluster of one block keeps its partials as blocks do: st.async is for clusters of two and more. Those that take
+  // one row always are.
+  static FCCL_TEAM_FN bool isAlone() { return !form.once && clusterBlocks() == 1; }
   static FCCL_TEAM_FN uint32_t bytes() { return clusterBlocks() * kPacks * (blockDim.x / 32) * 4u; }
 
   Memory& memory_;

@@ -61,6 +61,7 @@ cudaError_t planWindows(const DeviceFacts& facts, int ranks, const Shape& shape,
   launch->blocks =
       static_cast<int>(std::clamp<int64_t>(wish.blocks != 0 ? wish.blocks : even, 1, teams)) * layout.cluster;
   launch->programmatic = facts.programmatic && facts.architecture >= 90;
+  launch->remoteDomain = facts.remoteDomain && facts.architecture >= 90;
   launch->nextBeginsEarly = facts.ranksOnDevice == 1 || (layout.cluster == 1 && facts.ranksOnDevice <= kRanksWithRoom);
   return cudaSuccess;
 }

@@ -40,6 +40,7 @@ struct Options {
   bool loopback = false;
   int sets = 2;
   bool noPdl = false;
+  bool sameDomain = false;
   std::vector<int64_t> tokens{1, 8, 64, 128, 256, 1024};
   std::vector<int64_t> hidden{8192};
   std::vector<std::string> patterns{"plain", "norm", "fp8", "nvfp4"};
@@ -151,6 +152,7 @@ class Bench {
     }
     facts.ranksOnDevice = (static_cast<int>(ranks_.size()) + options_.gpus - 1) / options_.gpus;
     facts.programmatic = !options_.noPdl;
+    facts.remoteDomain = !options_.sameDomain;
     const auto protocol = options_.protocol == "twoshot" ? cuda::Protocol::kTwoshot : cuda::Protocol::kOneshot;
     cuda::Launch launch;
     std::vector<cudaGraphExec_t> graphs;
@@ -301,6 +303,7 @@ int main(int argc, char** argv) {
   app.add_flag("--loopback", options.loopback, "one rank, its peer looped back (2 ranks, ONESHOT, norm patterns)");
   app.add_option("--sets", options.sets, "sets of buffers that calls alternate between")->check(CLI::Range(1, 16));
   app.add_flag("--no-pdl", options.noPdl, "without programmatic dependent launch");
+  app.add_flag("--same-domain", options.sameDomain, "in the memory synchronization domain of other kernels");
   app.add_option("--tokens", options.tokens)->delimiter(',');
   app.add_option("--hidden", options.hidden)->delimiter(',');
   app.add_option("--pattern", options.patterns, "plain, norm, fp8, nvfp4")->delimiter(',');
