@@ -143,6 +143,16 @@ Status describeFailure(const host::World& world, const host::Failure& failed, co
       return failure(fcclRemoteError, "rank {} has aborted the communicator; {}.", peer, current);
     case host::FailureKind::kPeerLeft:
       return failure(fcclRemoteError, "rank {} has destroyed its communicator; {}.", peer, current);
+    case host::FailureKind::kCutShort:
+      if (peer == world.rank) {
+        return failure(
+            fcclUnhandledCudaError,
+            "a launch failed in the middle of a call that runs in several, so this rank has done only a part "
+            "of it; {}.",
+            current);
+      }
+      return failure(fcclRemoteError, "rank {} has done only a part of a call, since a launch of it failed; {}.", peer,
+                     current);
     case host::FailureKind::kAbortedHere:
       return failure(fcclInvalidUsage, "the communicator was aborted here while a collective was under way; {}.",
                      current);

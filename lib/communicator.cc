@@ -117,9 +117,9 @@ Status Communicator::run(CheckedCall& call) {
   if (counted) world_.callSequence++;
   if (plan == nullptr) return {};
 
-  FCCL_TRY(engine_->run(call, *plan));
+  const Status done = engine_->run(call, *plan);
   if (world_.failure.kind != host::FailureKind::kNone) return fail(world_.failure, describe(signature(call)));
-  return {};
+  return done;
 }
 
 host::Failure Communicator::endedRank() const {

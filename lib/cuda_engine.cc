@@ -197,9 +197,16 @@ class CudaEngine final : public Engine {
       if (deltas.reducedOut != nullptr) std::copy_n(deltas.reducedOut, world_.ranks, windows.reducedOut);
       windows.nextBeginsEarly = plan.launch.nextBeginsEarly;
     }
-    FCCL_CUDA(
-        cuda::launch(plan.launch, call.call.dtype, cudaWorld_, call.call.rows, call.stream, used ? &windows : nullptr));
-    return {};
+    const RowArgs& rows = call.call.rows;
+    const cudaError_t code =
+        cuda::launch(plan.launch, call.call.dtype, cudaWorld_, rows, call.stream, used ? &windows : nullptr);
+    if (code == cudaSuccess) return {};
+    Status failed = cudaFailure(code, "cudaLaunchKernelExC", __FILE_NAME__, __LINE__);
+    if ((call.norm() ? rows.rows : rows.rows * rows.cols) > plan.launch.rowsPerLaunch) {
+      FCCL_WARN("{}", failed.message());
+      world_.failure = {host::FailureKind::kCutShort, world_.rank};
+    }
+    return failed;
   }
 
   Result<std::unique_ptr<SymmetricMemory>> mapWindow(Bootstrap& bootstrap, void* buffer, size_t bytes) override {
@@ -373,6 +380,14 @@ class CudaEngine final : public Engine {
       if (pointer == nullptr || call.empty()) continue;
       cudaPointerAttributes attributes{};
       FCCL_CUDA(cudaPointerGetAttributes(&attributes, pointer));
+      if (attributes.type == cudaMemoryTypeDevice && attributes.device != side_->device) {
+        int reaches = 0;
+        FCCL_CUDA(cudaDeviceCanAccessPeer(&reaches, side_->device, attributes.device));
+        if (reaches != 0) continue;
+        return failure(fcclInvalidArgument,
+                       "{} is {}, memory of GPU {}, which GPU {} of this rank cannot reach; pass memory of GPU {}.",
+                       name, pointer, attributes.device, side_->device, side_->device);
+      }
       if (attributes.type != cudaMemoryTypeUnregistered || pageable != 0) continue;
       return failure(fcclInvalidArgument,
                      "{} is {}, host memory that GPU {} cannot reach; a CUDA communicator takes memory of cudaMalloc, "

@@ -28,7 +28,8 @@ class Engine {
   // Completes the plan of a shape that has not been called before.
   virtual Status prepare(const CheckedCall& call, Plan* plan) = 0;
 
-  // Carries one call out, or enqueues it. A wait that ended early has set world.failure.
+  // Carries one call out, or enqueues it. A wait that ended early, and an error that leaves the call half enqueued, has
+  // set world.failure.
   virtual Status run(CheckedCall& call, const Plan& plan) = 0;
 
   // Collective: see mapHostWindow and mapCudaWindow.

@@ -74,7 +74,8 @@ struct WaitPolicy {
   std::chrono::milliseconds timeout{300'000};  // 0: none
 };
 
-enum class FailureKind : uint8_t { kNone, kAbortedHere, kPeerAborted, kPeerDied, kTimeout, kPeerLeft };
+// kCutShort: a launch failed in the middle of a call that runs in several.
+enum class FailureKind : uint8_t { kNone, kAbortedHere, kPeerAborted, kPeerDied, kTimeout, kPeerLeft, kCutShort };
 struct Failure {
   FailureKind kind = FailureKind::kNone;
   int rank = -1;  // of the peer

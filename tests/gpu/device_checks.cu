@@ -1,18 +1,15 @@
 #include <cuda_bf16.h>
 
+#include "tests/gpu/device_checks.cuh"
 #include "tests/gpu/device_checks.h"
 
 namespace fccl::test {
 namespace {
 
-__device__ int valueOf(int64_t i, int rank, uint32_t call) {
-  return static_cast<int>((static_cast<uint32_t>(i) * 7u + call * 13u + static_cast<uint32_t>(rank) * 5u) % 29u) - 14;
-}
-
 __global__ void fillKernel(__nv_bfloat16* input, int64_t count, int rank, const uint32_t* call) {
   for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < count;
        i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-    input[i] = __int2bfloat16_rn(valueOf(i, rank, *call));
+    input[i] = __int2bfloat16_rn(elementValue(i, rank, *call));
   }
 }
 
@@ -21,7 +18,7 @@ __global__ void checkKernel(const __nv_bfloat16* sum, int64_t count, int ranks, 
   for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < count;
        i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     int wanted = added;
-    for (int r = 0; r < ranks; r++) wanted += valueOf(i, r, *call);
+    for (int r = 0; r < ranks; r++) wanted += elementValue(i, r, *call);
     if (__bfloat162float(sum[i]) != static_cast<float>(wanted)) atomicAdd(wrong, 1u);
   }
 }
@@ -42,7 +39,7 @@ __global__ void fillLateKernel(__nv_bfloat16* input, int64_t count, int rank, co
   }
   for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < count;
        i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-    input[i] = __int2bfloat16_rn(valueOf(i, rank, *call));
+    input[i] = __int2bfloat16_rn(elementValue(i, rank, *call));
   }
 }
 
@@ -54,7 +51,7 @@ __global__ void checkEarlyKernel(const __nv_bfloat16* sum, __nv_bfloat16* norm, 
   for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < count;
        i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     int wanted = 0;
-    for (int r = 0; r < ranks; r++) wanted += valueOf(i, r, *call);
+    for (int r = 0; r < ranks; r++) wanted += elementValue(i, r, *call);
     if (__bfloat162float(sum[i]) != static_cast<float>(wanted) || __hisnan(norm[i])) atomicAdd(wrong, 1u);
     norm[i] = __ushort_as_bfloat16(0x7fff);
   }

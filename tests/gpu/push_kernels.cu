@@ -1,6 +1,6 @@
 #include "kernels/cuda/packs.cuh"
 #include "tests/gpu/push_kernels.h"
-#include "tests/gpu/soak_kernels.cuh"
+#include "tests/gpu/device_checks.cuh"
 
 namespace fccl::test {
 namespace {
@@ -31,7 +31,7 @@ __global__ void fillKernel(uint4* input, const uint32_t* call, const __grid_cons
   const int rank = push.rank;
   produce(input, push, [=](int i) {
     __nv_bfloat16 values[8];
-    for (int e = 0; e < 8; e++) values[e] = __int2bfloat16_rn(soakValue(int64_t{i} * 8 + e, rank, *call));
+    for (int e = 0; e < 8; e++) values[e] = __int2bfloat16_rn(elementValue(int64_t{i} * 8 + e, rank, *call));
     uint4 pack;
     memcpy(&pack, values, sizeof(pack));
     return pack;

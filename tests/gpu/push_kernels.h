@@ -18,7 +18,7 @@ enum class PushLaunch : uint8_t {
 // Copies [push.tokens, push.hidden] from `source` to `input`, and pushes it.
 cudaError_t pushInput(const void* source, void* input, const fcclDevicePush_t& push, PushLaunch how,
                       cudaStream_t stream);
-// The bf16 input of fillInput() (soak_kernels.h), pushed as well.
+// The bf16 input of fillInput() (device_checks.h), pushed as well.
 cudaError_t fillAndPush(void* input, const uint32_t* call, const fcclDevicePush_t& push, PushLaunch how,
                         cudaStream_t stream);
 // Loaded before ranks wait for each other.

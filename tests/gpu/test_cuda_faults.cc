@@ -222,3 +222,41 @@ TEST_CASE("CUDA faults: a capture that fails leaves the communicator as it was")
   }
   cuda.run(FusedCase{});
 }
+
+TEST_CASE(
+    "CUDA faults: a launch that fails in the middle of a call ends the communicator, one that fails alone does not") {
+  FCCL_NEED_GPUS(1);
+  fcclConfig_t config = cudaConfig();
+  config.cudaWorkspaceBytes = 1 << 20;
+  CudaRanks cuda(2, config);
+  const auto refused = [&](Rank& rank, size_t count) {
+    RankDevice& device = cuda.device(rank.rank);
+    device.reset();
+    void* data = device.take(count * 4);
+    cudaStream_t stream = nullptr;
+    cudaOk(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    cudaOk(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    rank.expect(cudaStreamSynchronize(stream) != cudaSuccess, "the capture went on");  // and so it is invalid now
+    (void)cudaGetLastError();
+    const fcclResult_t result = fcclAllReduce(data, data, count, fcclFloat32, fcclSum, rank.comm, stream);
+    rank.expect(result != fcclSuccess, "a launch into an invalid capture succeeded");
+    cudaGraph_t graph = nullptr;
+    rank.expect(cudaStreamEndCapture(stream, &graph) != cudaSuccess, "the capture was valid");
+    (void)cudaGetLastError();
+    cudaOk(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  };
+  cuda.group().run("one launch", [&](Rank& rank) {
+    refused(rank, 1000);
+    const std::string wrong = allReduceOnDevice(cuda.device(rank.rank), rank.comm, rank.rank, 2, fcclFloat32, 1000, 3);
+    rank.expect(wrong.empty(), wrong);
+  });
+  cuda.group().run("several", [&](Rank& rank) {
+    refused(rank, 4 << 20);
+    rank.expect(std::string(fcclGetLastError(rank.comm)).find("part of") != std::string::npos,
+                fcclGetLastError(rank.comm));
+    RankDevice& device = cuda.device(rank.rank);
+    void* data = device.take(4000);
+    rank.expect(fcclAllReduce(data, data, 1000, fcclFloat32, fcclSum, rank.comm, device.stream()) != fcclSuccess,
+                "a later call was taken");
+  });
+}

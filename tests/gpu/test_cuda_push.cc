@@ -7,9 +7,9 @@
 #include <cstring>
 #include <mutex>
 
+#include "tests/gpu/device_checks.h"
 #include "tests/gpu/device_ranks.h"
 #include "tests/gpu/push_kernels.h"
-#include "tests/gpu/soak_kernels.h"
 
 using namespace fccl::test;
 
@@ -216,7 +216,7 @@ TEST_CASE("CUDA push: calls back to back that push and that send, ONESHOT and TW
   constexpr size_t kCalls = 12;
   constexpr int64_t kMost = 40 * 4096;
   cudaOk(loadPushKernels(), "loadPushKernels");
-  cudaOk(loadSoakKernels(), "loadSoakKernels");
+  cudaOk(loadDeviceChecks(), "loadDeviceChecks");
   for (const int ranks : {2, 4}) {
     CudaRanks cuda(ranks);
     std::barrier together(ranks);
@@ -377,7 +377,7 @@ TEST_CASE("CUDA push: one thread drives four ranks in groups") {
   FCCL_NEED_GPUS(1);
   constexpr int kRanks = 4;
   cudaOk(loadPushKernels(), "loadPushKernels");
-  cudaOk(loadSoakKernels(), "loadSoakKernels");
+  cudaOk(loadDeviceChecks(), "loadDeviceChecks");
   CudaRanks cuda(kRanks);
   fcclDevicePush_t push[kRanks];
   void* buffers[kRanks];
@@ -436,7 +436,7 @@ TEST_CASE("CUDA push: one rank on each GPU") {
   group.run("one GPU each", [&](Rank& rank) {
     cudaOk(cudaSetDevice(rank.rank), "cudaSetDevice");
     cudaOk(loadPushKernels(), "loadPushKernels");
-    cudaOk(loadSoakKernels(), "loadSoakKernels");
+    cudaOk(loadDeviceChecks(), "loadDeviceChecks");
     RankDevice device;
     FusedCase asked = caseOf(fcclPatternAllReduce, fcclBfloat16, kTokens, kHidden, 1);
     const fcclDevicePush_t push = pushOf(rank, asked);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kResidual = 3;  // every element of it
 
-constexpr size_t kBytes = kMostElements * 2;
+constexpr size_t kBytes = size_t{2} * 64 * 4096;  // of the largest mixed call
 
 // One rank's buffers, input and sum in a window, so that every strategy can take every call; its calls are all on one
 // stream.
@@ -26,25 +26,16 @@ struct SoakRank {
   uint32_t* call;
   uint32_t* wrong;
 
-<<<<<<< HEAD
-  SoakRank(CudaRanks& cuda, const CudaWindows& windows, int r, int count)
+  SoakRank(CudaRanks& cuda, const CudaWindows& windows, int r, int count, size_t bytes)
       : comm(cuda.group().comm(r)),
         stream(cuda.device(r).stream()),
         rank(r),
         ranks(count),
         input(windows.at(r)),
-        sum(windows.at(r) + kBytes) {
+        sum(windows.at(r) + bytes) {
     RankDevice& device = cuda.device(r);
     for (void** buffer : {&residual, &weight, &residualOut, &normOut, &quantOut}) {
-      *buffer = device.take(kBytes);
-=======
-  SoakRank(CudaRanks& cuda, int r, int count, int64_t mostElements)
-      : comm(cuda.group().comm(r)), stream(cuda.device(r).stream()), rank(r), ranks(count) {
-    RankDevice& device = cuda.device(r);
-    const size_t bytes = static_cast<size_t>(mostElements) * 2;
-    for (void** buffer : {&input, &residual, &weight, &sum, &residualOut, &normOut, &quantOut}) {
       *buffer = device.take(bytes);
->>>>>>> host
     }
     scaleOut = device.take(size_t{1} << 20);
     scale = static_cast<float*>(device.take(4));
@@ -100,17 +91,10 @@ struct SoakRank {
   }
 };
 
-<<<<<<< HEAD
-std::vector<SoakRank> soakRanks(CudaRanks& cuda, const CudaWindows& windows, int count) {
-  cudaOk(loadSoakKernels(), "loadSoakKernels");
-  std::vector<SoakRank> ranks;
-  for (int r = 0; r < count; r++) ranks.emplace_back(cuda, windows, r, count);
-=======
-std::vector<SoakRank> soakRanks(CudaRanks& cuda, int count, int64_t mostElements = 64 * 4096) {
+std::vector<SoakRank> soakRanks(CudaRanks& cuda, const CudaWindows& windows, int count, size_t bytes = kBytes) {
   cudaOk(loadDeviceChecks(), "loadDeviceChecks");
   std::vector<SoakRank> ranks;
-  for (int r = 0; r < count; r++) ranks.emplace_back(cuda, r, count, mostElements);
->>>>>>> host
+  for (int r = 0; r < count; r++) ranks.emplace_back(cuda, windows, r, count, bytes);
   return ranks;
 }
 
@@ -196,7 +180,6 @@ void mixedReplays(int replays) {
   }
 }
 
-<<<<<<< HEAD
 }  // namespace
 
 TEST_CASE(
@@ -218,7 +201,8 @@ TEST_CASE("CUDA soak: a hundred thousand calls of mixed shapes and patterns and 
 TEST_CASE("CUDA soak: ten thousand replays of graphs of different shapes with eager calls between them", "[.soak]") {
   FCCL_NEED_GPUS(1);
   mixedReplays(10'000);
-=======
+}
+
 TEST_CASE("CUDA soak: five thousand TWOSHOT calls of 4096 x 2880 on 8 ranks back to back", "[.soak]") {
   FCCL_NEED_GPUS(1);
   constexpr int kRanks = 8;
@@ -228,10 +212,11 @@ TEST_CASE("CUDA soak: five thousand TWOSHOT calls of 4096 x 2880 on 8 ranks back
   shape.hidden = 2880;
   shape.strategy = fcclStrategyTwoshot;
   CudaRanks cuda(kRanks, cudaConfig(), size_t{256} << 20);
-  const std::vector<SoakRank> ranks = soakRanks(cuda, kRanks, shape.tokens * shape.hidden);
+  const size_t bytes = static_cast<size_t>(shape.tokens * shape.hidden) * 2;
+  const CudaWindows windows(cuda, 2 * bytes);
+  const std::vector<SoakRank> ranks = soakRanks(cuda, windows, kRanks, bytes);
   for (int call = 0; call < 5000; call++) {
     for (const SoakRank& rank : ranks) rank.enqueue(shape);
     if (call % 500 == 499) requireNoneWrong(cuda, ranks);
   }
->>>>>>> host
 }

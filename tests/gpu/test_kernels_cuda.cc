@@ -263,6 +263,8 @@ TEST_CASE("CUDA kernels: every launch shape gives the same bytes") {
       for (const cuda::ShapeWish& wish : {cuda::ShapeWish{},
                                           {1, 0, 8, 0, false},
                                           {1, 0, 3, 0, false},
+                                          {1, 0, 8, 0, true},
+                                          {1, 0, 3, 2, true},
                                           {2, 0, 0, 0, false},
                                           {2, 0, 0, 0, true},
                                           {2, 0, 0, 3, true},

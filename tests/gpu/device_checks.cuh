@@ -1,4 +1,4 @@
-// Data of the soak tests.
+// Data made on the GPU.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 namespace fccl::test {
 
 // A small integer that depends on the element, the rank and the call.
-__device__ inline int soakValue(int64_t i, int rank, uint32_t call) {
+__device__ inline int elementValue(int64_t i, int rank, uint32_t call) {
   return static_cast<int>((static_cast<uint32_t>(i) * 7u + call * 13u + static_cast<uint32_t>(rank) * 5u) % 29u) - 14;
 }
 
