@@ -1,5 +1,7 @@
 #include <cuda_bf16.h>
 
+#include <algorithm>
+
 #include "tests/gpu/device_checks.cuh"
 #include "tests/gpu/device_checks.h"
 
@@ -24,6 +26,9 @@ __global__ void checkKernel(const __nv_bfloat16* sum, int64_t count, int ranks, 
 }
 
 __global__ void nextKernel(uint32_t* call) { ++*call; }
+
+// Few, so that they find room beside kernels that wait, but for large data.
+int blocksFor(int64_t count) { return static_cast<int>(std::clamp<int64_t>(count >> 16, 4, 64)); }
 
 __device__ uint64_t nanoseconds() {
   uint64_t now;
@@ -193,13 +198,14 @@ cudaError_t checkOutputs(const ExpectedOutputs& outputs, uint32_t* wrong, cudaSt
 }
 
 cudaError_t fillInput(void* input, int64_t count, int rank, const uint32_t* call, cudaStream_t stream) {
-  fillKernel<<<4, 256, 0, stream>>>(static_cast<__nv_bfloat16*>(input), count, rank, call);
+  fillKernel<<<blocksFor(count), 256, 0, stream>>>(static_cast<__nv_bfloat16*>(input), count, rank, call);
   return cudaGetLastError();
 }
 
 cudaError_t checkSum(const void* sum, int64_t count, int ranks, int added, const uint32_t* call, uint32_t* wrong,
                      cudaStream_t stream) {
-  checkKernel<<<4, 256, 0, stream>>>(static_cast<const __nv_bfloat16*>(sum), count, ranks, added, call, wrong);
+  checkKernel<<<blocksFor(count), 256, 0, stream>>>(static_cast<const __nv_bfloat16*>(sum), count, ranks, added, call,
+                                                    wrong);
   return cudaGetLastError();
 }
 
