@@ -168,7 +168,8 @@ class PackQuantizer {
     }
     for (int step = 1; step < lanes; step *= 2) {
       value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, step));
-      here = here || __shfl_xor_sync(0xffffffffu, here, step);
+      const bool there = __shfl_xor_sync(0xffffffffu, here, step) != 0;  // by all lanes, whatever they have found
+      here = here || there;
     }
     *amax = value;
     *nan = here;
