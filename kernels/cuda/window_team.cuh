@@ -3,25 +3,28 @@
 //
 // Order of a block                                              why here
 //   wait for the kernels before (programmatic launch)           this rank's input is complete then
-//   block 0: tell the peers so
+//   block 0: tell the peers so                                  `begun`
 //   scales, padding of scales, residual of the first row        in the shadow of the wait
-//   wait until all peers have told
+//   wait until all peers have begun
 //   rows: inputs and residual together, sum, norm, quantize
+//   after the last row sum (without norm: the last shard)       what is left is this rank's own
+//     count this block as done; the last one tells the peers    `done`
 //   let the next kernel begin
-//   count this block as done; the last one tells the peers,     the kernel does not end before all ranks are done, so
-//   then waits until all of them have told                      what follows in the stream may write the input
+//   the last one: wait until all peers are done                 the kernel does not end before, so what follows in the
+//                                                               stream may write the input
 //
-// Memory order. A kernel before has written the input; waitForPrevious() puts that before this rank's `begun` flag, a
-// release at system scope; a peer's thread acquires it at that scope, and its block barrier hands it on to the threads
-// that read. They read by ordinary loads: after the acquire none may be answered from what a cache held before, and the
-// kernel writes where it reads (in place), so the compiler takes no read-only path. The way back: a block's reads, and
-// what it has written into peers' windows, come before its block barrier, that before the arrival of its first thread
-// (release; at system scope where peers were written to), that before the last block's (acquire), that before the
-// `done` flags (release at system scope), which the peer's last block acquires before its kernel ends.
+// Memory order. A kernel before has written the input; waitForPrevious() puts that before this rank's `begun`, a
+// release at system scope; a peer's first warp acquires it at that scope, and its block barrier hands it on to the
+// threads that read. They read by ordinary loads: after the acquire none may be answered from what a cache held before,
+// and the kernel writes where it reads (in place), so the compiler takes no read-only path. The way back: a block's
+// reads, and what it has written into peers' windows, come before its row sum (each partial depends on what its warp
+// has read) or its block barrier, that before the arrival of its first thread (release; behind a fence at system scope
+// where peers were written to), that before the last block's (acquire), that before `done`, a release at system scope,
+// which the peer's last block acquires before its kernel ends.
 //
-// A rank that gives up waiting for `done` takes back its own `done`: its next kernels may write the input, while a peer
-// that has not told may still be reading it. That peer then waits until its host has learned of the failure, and its
-// result, which may be wrong, does not pass for one.
+// A rank that gives up waiting for `done` takes back its own: its next kernels may write the input, while a peer that
+// is not done may still be reading it. That peer then waits until its host has learned of the failure, and its result,
+// which may be wrong, does not pass for one.
 #pragma once
 
 #include "kernels/cuda/row_base.cuh"
@@ -37,6 +40,13 @@ FCCL_TEAM_FN uint32_t acquireFlag(const uint32_t* at) {
 }
 FCCL_TEAM_FN void releaseFlag(uint32_t* at, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+FCCL_TEAM_FN void systemFence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+// Counts to `last`, then from 0 again; the count before. Release and acquire at the scope of the GPU.
+FCCL_TEAM_FN uint32_t countArrival(uint32_t* at, uint32_t last) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(last) : "memory");
+  return before;
 }
 
 template <class D, uint32_t formCode>
@@ -65,7 +75,7 @@ class WindowTeam : public RowBase<D, formCode> {
     launch_ = *static_cast<volatile uint32_t*>(&world_.state->windowCalls);
     // After a wait of an earlier call was given up nothing is told, and nothing awaited.
     silent_ = *static_cast<volatile uint32_t*>(&world_.state->aborted) != 0;
-    if (blockIdx.x == 0) tell(2 * launch_ + 1);
+    if (blockIdx.x == 0 && firstWarp()) tell(2 * launch_ + 1);
     if constexpr (form.norm) {
       chunks_ = strided(rows_);
       this->prepareMean();
@@ -81,38 +91,24 @@ class WindowTeam : public RowBase<D, formCode> {
     ended_ = true;
     if (windows_.nextBeginsEarly) letNextBegin();
     if (form.norm && chunks_ == 0) this->sum_.endWithout();
-    // All threads have read, and written, what they had to; and know the same of a wait that was given up.
-    if (__syncthreads_or(silent_) != 0) {
-      silent_ = true;
-      return;
-    }
-    bool last = false;
-    if (threadIdx.x == 0) {
-      // Release and acquire, see above; the fences because an atomic's own order may not be at system scope.
-      form.norm ? __threadfence() : __threadfence_system();
-      last = atomicInc(&world_.state->windowArrived, gridDim.x - 1) == gridDim.x - 1;
-      form.norm ? __threadfence() : __threadfence_system();
-      // All blocks have read it; the next launch reads it when this one has ended.
-      if (last) *static_cast<volatile uint32_t*>(&world_.state->windowCalls) = launch_ + 1;
-    }
-    last_ = __syncthreads_or(last) != 0;
-    if (last_) tell(2 * launch_ + 2);
+    if (form.norm && chunks_ > 0) return;  // has left with its last row
+    __syncthreads();                       // all threads have read, and written to the peers, what they had to
+    leave();
   }
   // begin() and end() have told the peers; here is the wait for them.
   FCCL_TEAM_FN void barrier() {
-    if (ended_ && !last_) return;
-    const uint32_t awaited = 2 * launch_ + (ended_ ? 2 : 1);
-    bool gaveUp = silent_;
-    for (int r = static_cast<int>(threadIdx.x); r < ranks(); r += static_cast<int>(blockDim.x)) {
-      if (r == rank()) continue;
-      const uint32_t* flag = &flags(rank())->reached[r];
-      Patience<CudaWorld> patience(world_);
-      while (!gaveUp && static_cast<int32_t>(acquireFlag(flag) - awaited) < 0) {
-        gaveUp = patience.ended([&]() FCCL_TEAM_LAMBDA { return r; });
-      }
+    if (!ended_) {
+      silent_ = __syncthreads_or(firstWarp() && !allHaveTold(2 * launch_ + 1)) != 0;
+    } else if (last_) {
+      if (__any_sync(0xffffffffu, !allHaveTold(2 * launch_ + 2)) != 0) takeBack();
     }
-    silent_ = __syncthreads_or(gaveUp) != 0;
-    if (ended_ && silent_) takeBack();
+  }
+
+  // The row sum is there when all threads have read the row; what is left of the last one is the own outputs.
+  FCCL_TEAM_FN float squares(const RowState& state) {
+    const float total = Base::squares(state);
+    if (row_ + teams_ >= rows_) leave();
+    return total;
   }
 
   // ---- What is this team's
@@ -146,6 +142,7 @@ class WindowTeam : public RowBase<D, formCode> {
   };
   FCCL_TEAM_FN WindowRow windowRow(const RowChunk& chunk) {
     if (form.norm && chunk.row0 != team_) loadResidual(chunk.row0);
+    row_ = chunk.row0;
     WindowRow row;
 #pragma unroll
     for (int k = 0; k < kPacks; k++) row.totals_[k] = Values{};
@@ -210,21 +207,51 @@ class WindowTeam : public RowBase<D, formCode> {
   FCCL_TEAM_FN WindowFlags* flags(int r) const {
     return reinterpret_cast<WindowFlags*>(world_.memory[r] + kEpochs * world_.epochBytes);
   }
-  // By the threads of one block.
+  static FCCL_TEAM_FN bool firstWarp() { return threadIdx.x < 32; }
+  // This block is done with the windows; the last one tells the peers.
+  FCCL_TEAM_FN void leave() {
+    if (silent_ || !firstWarp()) return;
+    uint32_t arrived = 0;
+    if (threadIdx.x == 0) {
+      if (!form.norm) systemFence();  // peers were written to
+      arrived = countArrival(&world_.state->windowArrived, gridDim.x - 1);
+    }
+    last_ = __shfl_sync(0xffffffffu, arrived, 0) == gridDim.x - 1;
+    if (!last_) return;
+    __syncwarp();  // hands on what the arrival has acquired
+    // All blocks have read it; the next launch reads it when this one has ended.
+    if (threadIdx.x == 0) *static_cast<volatile uint32_t*>(&world_.state->windowCalls) = launch_ + 1;
+    tell(2 * launch_ + 2);
+  }
+  // What follows is done by a block's first warp, each lane for its peers.
+  template <class F>
+  FCCL_TEAM_FN void eachPeer(F&& f) const {
+    for (int r = static_cast<int>(threadIdx.x); r < ranks(); r += 32) {
+      if (r != rank()) f(r);
+    }
+  }
   FCCL_TEAM_FN void tell(uint32_t what) const {
     if (silent_) return;
-    for (int r = static_cast<int>(threadIdx.x); r < ranks(); r += static_cast<int>(blockDim.x)) {
-      if (r != rank()) releaseFlag(&flags(r)->reached[rank()], what);
-    }
+    eachPeer([&](int r) FCCL_TEAM_LAMBDA { releaseFlag(&flags(r)->reached[rank()], what); });
+  }
+  // False where this lane has given up.
+  FCCL_TEAM_FN bool allHaveTold(uint32_t what) const {
+    bool gaveUp = silent_;
+    eachPeer([&](int r) FCCL_TEAM_LAMBDA {
+      const uint32_t* flag = &flags(rank())->reached[r];
+      Patience<CudaWorld> patience(world_);
+      while (!gaveUp && static_cast<int32_t>(acquireFlag(flag) - what) < 0) {
+        gaveUp = patience.ended([&]() FCCL_TEAM_LAMBDA { return r; });
+      }
+    });
+    return !gaveUp;
   }
   // A value that no peer at this launch, or at the one before, takes for what it awaits. The fence, so that it comes
   // before whatever a later kernel writes.
   FCCL_TEAM_FN void takeBack() const {
     constexpr uint32_t kNever = 0x80000000u;
-    for (int r = static_cast<int>(threadIdx.x); r < ranks(); r += static_cast<int>(blockDim.x)) {
-      if (r != rank()) releaseFlag(&flags(r)->reached[rank()], 2 * launch_ + 2 + kNever);
-    }
-    __threadfence_system();
+    eachPeer([&](int r) FCCL_TEAM_LAMBDA { releaseFlag(&flags(r)->reached[rank()], 2 * launch_ + 2 + kNever); });
+    systemFence();
   }
 
   const CudaWorld& world_;
@@ -233,6 +260,7 @@ class WindowTeam : public RowBase<D, formCode> {
   bool silent_ = false;
   bool ended_ = false;
   bool last_ = false;
+  int row_ = 0;  // that is being read
   Raw residual_[kPacks];
 };
 

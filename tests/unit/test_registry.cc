@@ -196,7 +196,8 @@ TEST_CASE("registry: windows", "[registry]") {
   }
 }
 
-TEST_CASE("registry: windows on CUDA: UB as on HOST, by its name", "[registry]") {
+TEST_CASE("registry: windows on CUDA: UB as on HOST by its name, by AUTO where it was measured to be faster",
+          "[registry]") {
   const StrategyRow& row = *findStrategy(fcclStrategyUb);
   Facts facts = factsOf(2);
   facts.device = fcclDeviceCuda;
@@ -218,7 +219,19 @@ TEST_CASE("registry: windows on CUDA: UB as on HOST, by its name", "[registry]")
     CHECK(plan.windowsAligned);
     CHECK(plan.kernel == nullptr);
     // Few tokens: the barriers cost more than the staging that they save.
+    facts.ranksPerDevice = 2;
     CHECK(chosen(query, facts) == "ONESHOT");
+    Query large = norm ? normQuery(512, 8192) : plainQuery(1 << 20);
+    CHECK(chosen(large, facts) == "ONESHOT");
+    large.inputInWindow = true;
+    large.outputInWindow = !norm;
+    CHECK(chosen(large, facts) == "UB");
+    (norm ? large.rows : large.cols)--;
+    CHECK(chosen(large, facts) == "ONESHOT");
+    large.rows *= 100;
+    CHECK(chosen(large, facts) == "UB");
+    facts.ranksPerDevice = 1;
+    CHECK(chosen(large, facts) == "ONESHOT");
   }
 }
 
