@@ -23,10 +23,13 @@ FCCL_TEAM_FN void userBufferOneshot(Team& team, const RowArgs& a) {
   if (team.failed()) return;
   for (Count i = 0; i < chunks; i++) {
     const auto chunk = team.chunk(a, i);
-    auto from = team.windowRow(chunk);
-    auto outputs = team.userOutputs(a, chunk.row0);
-    rowEpilogue<Pattern>(team, a, Span{chunk.row0, chunk.col0, chunk.cols}, state, outputs,
-                         [&](auto k, auto p) FCCL_TEAM_LAMBDA { return from.sum(k, p); });
+    for (Count r = 0; r < chunk.rows; r++) {
+      const Span span{chunk.row0 + r, chunk.col0, chunk.cols};
+      auto from = team.windowRow(span);
+      auto outputs = team.userOutputs(a, span.row);
+      rowEpilogue<Pattern>(team, a, span, state, outputs,
+                           [&](auto k, auto p) FCCL_TEAM_LAMBDA { return from.sum(k, p); });
+    }
   }
   team.end(a);
   team.barrier();
@@ -43,10 +46,12 @@ FCCL_TEAM_FN void userBufferTwoshot(Team& team, const RowArgs& a) {
   auto outputs = team.windowOutputs(a);
   for (Count i = 0; i < chunks; i++) {
     const auto shard = team.part(a, i, team.rank());
-    if (shard.rows == 0) continue;
-    auto from = team.windowRow(shard);
-    rowEpilogue<Pattern>(team, a, Span{shard.row0, shard.col0, shard.cols}, state, outputs,
-                         [&](auto k, auto p) FCCL_TEAM_LAMBDA { return from.sum(k, p); });
+    for (Count r = 0; r < shard.rows; r++) {
+      const Span span{shard.row0 + r, shard.col0, shard.cols};
+      auto from = team.windowRow(span);
+      rowEpilogue<Pattern>(team, a, span, state, outputs,
+                           [&](auto k, auto p) FCCL_TEAM_LAMBDA { return from.sum(k, p); });
+    }
   }
   team.end(a);
   team.barrier();

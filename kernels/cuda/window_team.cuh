@@ -140,13 +140,13 @@ class WindowTeam : public RowBase<D, formCode> {
     friend class WindowTeam;
     Values totals_[kPacks];
   };
-  FCCL_TEAM_FN WindowRow windowRow(const RowChunk& chunk) {
-    if (form.norm && chunk.row0 != team_) loadResidual(chunk.row0);
-    row_ = chunk.row0;
+  FCCL_TEAM_FN WindowRow windowRow(const Span& span) {
+    row_ = static_cast<int>(span.row);
+    if (form.norm && row_ != team_) loadResidual(row_);
     WindowRow row;
 #pragma unroll
     for (int k = 0; k < kPacks; k++) row.totals_[k] = Values{};
-    const char* own = rowOf(a_.input, chunk.row0);
+    const char* own = rowOf(a_.input, row_);
     // As many ranks' packs are asked for at once as registers allow.
 #pragma unroll 1
     for (int first = 0; first < ranks(); first += kAtOnce) {
@@ -155,7 +155,7 @@ class WindowTeam : public RowBase<D, formCode> {
       for (int i = 0; i < kAtOnce; i++) {
         const bool there = first + i < ranks();
         const char* theirs = own + windows_.input[there ? first + i : 0];
-        forEachPack(chunk.col0, chunk.cols, [&](auto k, auto p) FCCL_TEAM_LAMBDA {
+        forEachPack(span.col0, span.cols, [&](auto k, auto p) FCCL_TEAM_LAMBDA {
           got[k.kValue][i] = there ? loadUser<D, kEdge>(theirs, p) : Raw{};
         });
       }

@@ -171,7 +171,7 @@ class ReduceTeam : public TeamBase {
     const char* row_;
     const char* sources_[kMaxRanks];
   };
-  WindowRow windowRow(const Chunk& chunk) const { return WindowRow(*this, rowOf(call_.rows.input, chunk.row0)); }
+  WindowRow windowRow(const Span& span) const { return WindowRow(*this, rowOf(call_.rows.input, span.row)); }
   Outputs windowOutputs(const RowArgs& a) const { return {*this, outputRow(a, 0), nullptr, call_.windows.reducedOut}; }
 
  private:

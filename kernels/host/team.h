@@ -274,8 +274,8 @@ class HostTeam : public TeamBase, public Packs<D, Isa> {
     const HostTeam& team_;
     const char* row_;
   };
-  FCCL_TEAM_FN WindowRow windowRow(const Chunk& chunk) const {
-    return WindowRow(*this, rowOf(call_.rows.input, chunk.row0));
+  FCCL_TEAM_FN WindowRow windowRow(const Span& span) const {
+    return WindowRow(*this, rowOf(call_.rows.input, span.row));
   }
   FCCL_TEAM_FN WindowOutputs<P> windowOutputs(const RowArgs& a) const {
     return WindowOutputs<P>(a, call_.windows.reducedOut, ranks(), call_.shape.streamOutput);
