@@ -108,7 +108,7 @@ Status Communicator::run(CheckedCall& call) {
     bool compare = false;
     FCCL_TRY(engine_->inspect(call, &compare));
     counted = compare;
-    const Status same = compare ? compareCalls(call) : Status();
+    Status same = compare ? compareCalls(call) : Status();
     if (!same.ok()) {
       world_.callSequence++;
       return same;

@@ -58,6 +58,7 @@ struct Plan {
 
 std::vector<int> numbers(const std::vector<Fd>& fds) {
   std::vector<int> result;
+  result.reserve(fds.size());
   for (const Fd& fd : fds) result.push_back(fd.get());
   return result;
 }
@@ -361,12 +362,12 @@ Verdict passDescriptors(Bootstrap& bootstrap, const ProcessMap& processes, std::
   const size_t ranks = static_cast<size_t>(processes.ranks());
   got->clear();
   got->resize(ranks);
-  const Verdict socket = bySocket(plan, std::move(listener), listening, got);
+  Verdict socket = bySocket(plan, std::move(listener), listening, got);
   if (socket.ok() || socket.broken) return socket;
 
   got->clear();
   got->resize(ranks);
-  const Verdict fetched = settle(bootstrap, processes.isLeader() ? fetchAll(plan, got) : Status());
+  Verdict fetched = settle(bootstrap, processes.isLeader() ? fetchAll(plan, got) : Status());
   if (fetched.ok()) return fetched;
   got->clear();
   return {failure(fetched.status.code(), "{}; and {}", socket.status.message(), fetched.status.message()),

@@ -10,7 +10,7 @@ namespace fccl::host {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kLamportBytesPerSource = 512 * 1024;  // for all sources together; see makeLayout
+constexpr size_t kLamportBytesPerSource = size_t{512} << 10;  // for all sources together; see makeLayout
 
 size_t roundUp(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
@@ -23,7 +23,7 @@ size_t MemoryLayout::stagingOffset(int channel, uint32_t slot) const {
 }
 
 size_t MemoryLayout::lamportOffset(int channel, int source, uint32_t slot) const {
-  const size_t staging = roundUp(kChannels * kRingSlots * (slotBytes + kSlotPad), kPage);
+  const size_t staging = roundUp(size_t{kChannels} * kRingSlots * (slotBytes + kSlotPad), kPage);
   const size_t index =
       (static_cast<size_t>(channel) * static_cast<size_t>(ranks) + static_cast<size_t>(source)) * kRingSlots + slot;
   return controlBytes() + staging + index * (lamportSlotBytes + kSlotPad);
@@ -38,7 +38,7 @@ MemoryLayout makeLayout(int ranks, size_t slotBytes) {
   // Lamport is for small messages, and its memory grows with the square of the ranks: 64 KiB a slot up to 8 ranks, then
   // less, so that a rank's share stays the same.
   const size_t perSource = kLamportBytesPerSource / static_cast<size_t>(ranks) / kPage * kPage;
-  layout.lamportSlotBytes = std::clamp(perSource, kPage, std::min<size_t>(layout.slotBytes, 64 * 1024));
+  layout.lamportSlotBytes = std::clamp(perSource, kPage, std::min(layout.slotBytes, size_t{64} << 10));
   return layout;
 }
 
