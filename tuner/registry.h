@@ -35,7 +35,7 @@ struct Query {
   bool inputInWindow = false;
   bool outputInWindow = false;
   bool windowsAligned = false;  // every rank's copy lies at a multiple of 16 bytes from this rank's (may differ too)
-  bool inputPushed = false;  // CUDA: it stands in the slots of ONESHOT
+  bool inputPushed = false;     // CUDA: it stands in the slots of ONESHOT
   int64_t rows = 0;
   int64_t cols = 0;
 };

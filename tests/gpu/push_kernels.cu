@@ -1,6 +1,6 @@
 #include "kernels/cuda/packs.cuh"
-#include "tests/gpu/push_kernels.h"
 #include "tests/gpu/device_checks.cuh"
+#include "tests/gpu/push_kernels.h"
 
 namespace fccl::test {
 namespace {
