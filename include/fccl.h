@@ -157,7 +157,9 @@ typedef struct {
   int cudaDevice;        /* CUDA: this rank's GPU, as cudaSetDevice counts; left undefined: the calling thread's current
                             one, in fcclCommInitAll GPU r for rank r */
   int allowSharedDevice; /* CUDA: 1: several ranks may use one GPU, for tests; FCCL_ALLOW_SHARED_DEVICE (all). Such
-                            ranks of one process share the GPU's queues too: let copies end before a call that waits */
+                            ranks of one process share the GPU's queues too: let copies end before a call that waits.
+                            Other kernels find room beside ranks that wait if a block of theirs needs at most a quarter
+                            of a multiprocessor */
   int cudaWorkspaceBytes; /* CUDA: bytes of one of the three staging areas that each rank has in its GPU's memory; a
                              call that needs more runs in parts; FCCL_CUDA_WORKSPACE_BYTES (all) */
 } fcclConfig_t;
