@@ -193,6 +193,9 @@ TEST_CASE("CUDA streams: a kernel of the rank that the others wait for finds roo
           const fcclResult_t result = fcclAllReduceFused(&call.args(), rank.comm, device.stream());
           device.synchronize();
           together.arrive_and_wait();
+          fcclResult_t async = fcclSuccess;
+          rank.ok(fcclCommGetAsyncError(rank.comm, &async), "fcclCommGetAsyncError");
+          rank.ok(async, "the asynchronous error");
           call.fetch();
           return result;
         });
