@@ -23,7 +23,8 @@ void live(const fcclUniqueId& id, int rank, int ranks, const fcclConfig_t& confi
   const Rank self{rank, ranks, comm, failures};
   auto value = static_cast<float>(rank + 1);
   self.ok(fcclAllReduce(&value, &value, 1, fcclFloat32, fcclSum, comm, nullptr), "all-reduce");
-  self.expect(value == static_cast<float>(ranks * (ranks + 1) / 2), "sum");
+  const int sum = ranks * (ranks + 1) / 2;
+  self.expect(value == static_cast<float>(sum), "sum");
   self.ok(fcclCommDestroy(comm), "destroy");
 }
 
