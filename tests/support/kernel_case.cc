@@ -190,7 +190,7 @@ std::string describe(const KernelCase& c) {
   return text.str();
 }
 
-// Zeroed memory that ends right before an inaccessible page and begins at most a page behind another.
+// Memory that ends right before an inaccessible page and begins at most a page behind another.
 class GuardedPages {
  public:
   explicit GuardedPages(size_t bytes)
@@ -214,6 +214,18 @@ class GuardedPages {
   char* data_;
 };
 
+// Memory of `bytes` bytes for each rank, zeroed. Kept for the next case of this size: fresh pages cost more than most
+// cases.
+std::vector<std::unique_ptr<GuardedPages>>& memoryOf(int ranks, size_t bytes) {
+  static std::vector<std::unique_ptr<GuardedPages>> memory;
+  static size_t each = 0;
+  if (each != bytes) memory.clear();
+  each = bytes;
+  while (memory.size() < static_cast<size_t>(ranks)) memory.push_back(std::make_unique<GuardedPages>(bytes));
+  for (int r = 0; r < ranks; r++) std::memset(memory[static_cast<size_t>(r)]->data(), 0, bytes);
+  return memory;
+}
+
 constexpr char kCanary = 0x5c;
 constexpr size_t kCanaryBytes = 256;
 
@@ -234,8 +246,7 @@ void forEachGap(const MemoryLayout& layout, F f) {
 
 std::string runKernel(const KernelCase& c, size_t slotBytes) {
   const MemoryLayout layout = makeLayout(c.ranks, slotBytes);
-  std::vector<std::unique_ptr<GuardedPages>> memory;
-  for (int r = 0; r < c.ranks; r++) memory.push_back(std::make_unique<GuardedPages>(layout.totalBytes()));
+  const auto& memory = memoryOf(c.ranks, layout.totalBytes());
   std::vector<World> worlds(static_cast<size_t>(c.ranks));
   std::vector<Delay> delays(static_cast<size_t>(c.ranks));
   std::vector<TestHooks> hooks(static_cast<size_t>(c.ranks));
@@ -245,7 +256,7 @@ std::string runKernel(const KernelCase& c, size_t slotBytes) {
     world.rank = r;
     world.ranks = c.ranks;
     world.layout = layout;
-    for (const auto& m : memory) world.memory.push_back(m->data());
+    for (int peer = 0; peer < c.ranks; peer++) world.memory.push_back(memory[static_cast<size_t>(peer)]->data());
     world.wait.pauses = 0;
     world.wait.timeout = std::chrono::seconds(50);
     world.rowScratch.resize(static_cast<size_t>(c.cols) * 4 + 128);
