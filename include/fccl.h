@@ -19,7 +19,7 @@
  * in fcclGetLastError; without it the results are undefined, and calls may wait until the time limit. On CUDA the calls
  * of one communicator are one sequence: enqueue them on one stream, or order the streams by events. Kernels of two
  * communicators that share a GPU wait for their peers at the same time, so give each a stream of its own that other
- * waiting work does not block.
+ * waiting work does not block. A thread with several HOST communicators calls them in the same order on all ranks.
  *
  * Errors. Arguments are checked before anything moves. fcclGetLastError gives a sentence that names the argument, its
  * value and what was expected. On CUDA a rank that dies, aborts or stays away past the time limit makes the kernels
