@@ -142,6 +142,11 @@ constexpr std::array kVariables{
              }},
     Variable{"FCCL_CUDA_MEMORY",
              [](auto name, auto value, auto* e) { return parseChoice(name, value, kCudaMemoryWays, &e->cudaMemory); }},
+    Variable{"FCCL_NCCL_LIB",
+             [](auto, auto value, auto* e) {
+               e->ncclLibrary = value;
+               return Status();
+             }},
 };
 
 size_t editDistance(std::string_view a, std::string_view b) {

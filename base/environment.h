@@ -34,6 +34,7 @@ struct Environment {
   std::optional<int> cudaWorkspaceBytes;       // FCCL_CUDA_WORKSPACE_BYTES
   std::optional<bool> programmaticLaunch;      // FCCL_PDL=0|1
   CudaMemoryWay cudaMemory = CudaMemoryWay::kAuto;  // FCCL_CUDA_MEMORY=auto|vmm|ipc
+  std::optional<std::string> ncclLibrary;           // FCCL_NCCL_LIB: a path, or a name for the loader
 
   // A bad value is fcclInvalidArgument naming variable, value and the values allowed. `environment` is a list of
   // "NAME=value"; names that begin with FCCL_ and are not known are returned in `unknown`.
