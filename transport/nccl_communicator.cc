@@ -122,12 +122,12 @@ Status NcclCommunicator::asyncError() {
 
 void NcclCommunicator::abort() {
   if (aborted_.exchange(true, std::memory_order_seq_cst)) return;
-  if (!own_) return;
   const auto end = std::chrono::steady_clock::now() + kLeaveTime;
   // Sequentially consistent: see Inside.
   while (inside_.load(std::memory_order_seq_cst) != 0 && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(100us);
   }
+  if (!own_) return;
   const Status gone = library_->check("ncclCommAbort", library_->functions().commAbort(comm_), nullptr);
   if (!gone.ok()) FCCL_WARN("{}", gone.message());
 }
