@@ -19,7 +19,7 @@ enum class CudaMemoryWay { kAuto, kVmm, kIpc };
 
 struct Environment {
   LogLevel debug = LogLevel::kNone;                // FCCL_DEBUG=NONE|WARN|INFO|TRACE
-  std::optional<fcclStrategy_t> strategy;          // FCCL_STRATEGY=auto|oneshot|twoshot|min_latency|ub
+  std::optional<fcclStrategy_t> strategy;          // FCCL_STRATEGY: the name of a strategy, or auto
   std::optional<bool> checkCalls;                  // FCCL_CHECK=0|1
   std::optional<int> timeoutMs;                    // FCCL_TIMEOUT_MS
   std::optional<int> initTimeoutMs;                // FCCL_INIT_TIMEOUT_MS
@@ -34,6 +34,8 @@ struct Environment {
   std::optional<int> cudaWorkspaceBytes;       // FCCL_CUDA_WORKSPACE_BYTES
   std::optional<bool> programmaticLaunch;      // FCCL_PDL=0|1
   CudaMemoryWay cudaMemory = CudaMemoryWay::kAuto;  // FCCL_CUDA_MEMORY=auto|vmm|ipc
+  std::optional<bool> nccl;                         // FCCL_NCCL=0|1
+  std::optional<std::string> ncclLibrary;           // FCCL_NCCL_LIB: a path, or a name for the loader
 
   // A bad value is fcclInvalidArgument naming variable, value and the values allowed. `environment` is a list of
   // "NAME=value"; names that begin with FCCL_ and are not known are returned in `unknown`.

@@ -119,8 +119,9 @@ Result<std::unique_ptr<Communicator>> split(Communicator& parent, int color, int
   Bootstrap& bootstrap = parent.bootstrap();
   FCCL_TRY(bootstrap.agree(wish.ok() ? checkColor(color) : wish.status()));
   Options options = wish.value();
-  // A fixed address serves one group, and there may be several now.
+  // A fixed address serves one group, and there may be several now; so does a communicator of the caller's.
   options.rendezvous.clear();
+  options.ncclComm = nullptr;
 
   FCCL_TRY_ASSIGN(const std::vector<Choice> choices, bootstrap.exchange(Choice{color, key}));
   const Group group = groupOf(choices, parent.rank());

@@ -23,7 +23,7 @@ class HostEngine final : public Engine {
     return {};
   }
 
-  Status look(Facts* facts) override {
+  Status look(Bootstrap&, Facts* facts) override {
     facts->slotBytes = world_.layout.slotBytes;
     facts->lamportSlotBytes = world_.layout.lamportSlotBytes;
     flagNanoseconds_ = 0;

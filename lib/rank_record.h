@@ -26,6 +26,7 @@ struct RankRecord {
   int32_t allowSharedDevice = 0;
   int32_t cudaWorkspaceBytes = 0;
   int32_t cudaMemory = 0;
+  int32_t nccl = 0;
   CudaUuid cudaUuid{};            // of the rank's GPU; HOST: zero
   uint64_t cacheBytes = 0;        // of the last-level cache; may differ
   uint64_t coresPerCache = 0;     // may differ

@@ -65,6 +65,16 @@ cudaError_t plan(const DeviceFacts& facts, const CudaWorld& world, const Shape& 
 // long.
 cudaError_t planWindows(const DeviceFacts& facts, int ranks, const Shape& shape, const ShapeWish& wish, Launch* launch);
 
+// The epilogue alone, of rows that something else has reduced: ONESHOT of a world of one rank, which has no slots.
+// `state` is its own, for the launches of one stream.
+CudaWorld epilogueWorld(DeviceState* state, HostWords* words);
+cudaError_t planEpilogue(const DeviceFacts& facts, const CudaWorld& world, const Shape& shape, Launch* launch,
+                         const char** reason);
+// Rows [first, first + count) of a call with a norm; `sums` is where the first of them stands reduced, in place of
+// rows.input. It may be normOut's.
+cudaError_t launchEpilogue(const Launch& launch, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,
+                           int64_t first, int64_t count, const void* sums, cudaStream_t stream);
+
 // Enqueues one call. All ranks' kernels of a call must be able to run at the same time: see DeviceFacts::ranksOnDevice.
 // `windows`: of a plan of planWindows().
 cudaError_t launch(const Launch& launch, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,

@@ -158,4 +158,17 @@ cudaError_t launch(const Launch& launch, fcclDataType_t dtype, const CudaWorld& 
   return cudaSuccess;
 }
 
+cudaError_t launchEpilogue(const Launch& launch, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,
+                           int64_t first, int64_t count, const void* sums, cudaStream_t stream) {
+  RowArgs all = rows;
+  all.allRows = all.rows;
+  const auto bytes = static_cast<int64_t>(elementBytes(dtype));
+  for (int64_t done = 0; done < count; done += launch.rowsPerLaunch) {
+    RowArgs part = partOf(all, first + done, std::min(launch.rowsPerLaunch, count - done), bytes);
+    part.input = advanced(sums, done * all.cols * bytes);
+    if (const cudaError_t error = enqueue(launch, world, part, nullptr, stream); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 }  // namespace fccl::cuda

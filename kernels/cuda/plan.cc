@@ -257,4 +257,21 @@ cudaError_t plan(const DeviceFacts& facts, const CudaWorld& world, const Shape& 
   return cudaSuccess;
 }
 
+CudaWorld epilogueWorld(DeviceState* state, HostWords* words) {
+  CudaWorld world{};
+  world.ranks = 1;
+  world.epochBytes = uint64_t{1} << 30;  // nothing stands there; as much as a launch may have
+  world.state = state;
+  world.hostWords = words;
+  return world;
+}
+
+cudaError_t planEpilogue(const DeviceFacts& facts, const CudaWorld& world, const Shape& shape, Launch* launch,
+                         const char** reason) {
+  DeviceFacts alone = facts;
+  alone.ranksOnDevice = 1;  // it waits for nobody, so it needs no room beside others
+  alone.remoteDomain = false;
+  return plan(alone, world, shape, {}, launch, reason);
+}
+
 }  // namespace fccl::cuda

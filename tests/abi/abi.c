@@ -51,6 +51,7 @@ PIN(version, FCCL_VERSION(1, 2, 3) == 10203);
 
 #if defined(__LP64__)
 PIN(config_size, sizeof(fcclConfig_t) == 72);
+PIN(config_version_3, FCCL_CONFIG_VERSION == 3u && offsetof(fcclConfig_t, nccl) == 68);
 PIN(config_cuda, offsetof(fcclConfig_t, cudaDevice) == 56 && offsetof(fcclConfig_t, allowSharedDevice) == 60 &&
                      offsetof(fcclConfig_t, cudaWorkspaceBytes) == 64);
 PIN(config_head,
