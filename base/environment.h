@@ -18,6 +18,8 @@ enum class SimdTarget { kAuto, kGeneric, kAvx2, kAvx512 };
 enum class CudaMemoryWay { kAuto, kVmm, kIpc };
 
 struct Environment {
+  static constexpr size_t kMostHostId = 63;
+
   LogLevel debug = LogLevel::kNone;                // FCCL_DEBUG=NONE|WARN|INFO|TRACE
   std::optional<fcclStrategy_t> strategy;          // FCCL_STRATEGY=auto|oneshot|twoshot|min_latency|ub
   std::optional<bool> checkCalls;                  // FCCL_CHECK=0|1
@@ -34,6 +36,9 @@ struct Environment {
   std::optional<int> cudaWorkspaceBytes;       // FCCL_CUDA_WORKSPACE_BYTES
   std::optional<bool> programmaticLaunch;      // FCCL_PDL=0|1
   CudaMemoryWay cudaMemory = CudaMemoryWay::kAuto;  // FCCL_CUDA_MEMORY=auto|vmm|ipc
+  std::optional<std::string> topologyFile;          // FCCL_TOPO_FILE
+  std::optional<std::string> topologyDump;          // FCCL_TOPO_DUMP
+  std::optional<std::string> hostId;                // FCCL_HOSTID
 
   // A bad value is fcclInvalidArgument naming variable, value and the values allowed. `environment` is a list of
   // "NAME=value"; names that begin with FCCL_ and are not known are returned in `unknown`.

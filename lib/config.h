@@ -30,6 +30,9 @@ struct Options {
   // ONESHOT of 2048 rows x 8192 columns of bf16 on two ranks.
   int cudaWorkspaceBytes = 64 << 20;
   CudaMemoryWay cudaMemory = CudaMemoryWay::kAuto;
+  std::string topologyFile;  // empty: the machine is looked at
+  std::string topologyDump;  // where rank 0 writes the topology
+  std::string hostId;        // of the rank's node; empty: the kernel's boot id
 
   // For every wait of initialisation; a year where there is no limit.
   std::chrono::milliseconds initTimeout() const;

@@ -29,7 +29,7 @@ struct RankRecord {
   CudaUuid cudaUuid{};            // of the rank's GPU; HOST: zero
   uint64_t cacheBytes = 0;        // of the last-level cache; may differ
   uint64_t coresPerCache = 0;     // may differ
-  std::array<char, 64> bootId{};  // empty where unknown
+  std::array<char, 64> nodeId{};  // FCCL_HOSTID, else the boot id; empty where unknown
   CoreMask cores{};               // empty where unknown; may differ
 };
 

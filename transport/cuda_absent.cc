@@ -12,8 +12,6 @@ Status absent() {
 
 }  // namespace
 
-std::string describeUuid(const CudaUuid&) { return "GPU"; }
-
 Result<int> usableCudaDevice(int) { return absent(); }
 Result<int> cudaDeviceCount() { return absent(); }
 Result<CudaUuid> cudaUuid(int) { return absent(); }

@@ -38,15 +38,6 @@ Status nothingThere(cudaError_t code) {
 
 }  // namespace
 
-std::string describeUuid(const CudaUuid& uuid) {
-  std::string text = "GPU";
-  for (size_t i = 0; i < uuid.size(); i++) {
-    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", uuid[i]);
-  }
-  return text;
-}
-
 Result<int> cudaDeviceCount() {
   int count = 0;
   if (const cudaError_t code = cudaGetDeviceCount(&count); code != cudaSuccess) return nothingThere(code);
