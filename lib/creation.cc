@@ -62,6 +62,7 @@ Status Communicator::meet(const fcclUniqueId& id) {
   facts_.cores = coresOfAll(records);
   facts_.cacheBytes = cacheBytesPerRank(records);
   facts_.simd = options_.simd;
+  facts_.group = groupOf(records);
   world_.wait.pauses = ranks() <= facts_.cores ? kPausesBeforeYield : 0;
   engine_ = options_.deviceType == fcclDeviceCuda ? makeCudaEngine(world_, options_, facts_.ranksPerDevice)
                                                   : makeHostEngine(world_, options_);

@@ -129,6 +129,7 @@ Result<RankRecord> makeRankRecord(const Options& options) {
   record.cudaMemory = static_cast<int32_t>(options.cudaMemory);
   if (options.deviceType == fcclDeviceCuda) {
     FCCL_TRY_ASSIGN(record.cudaUuid, cudaUuid(options.cudaDevice));
+    FCCL_TRY_ASSIGN(record.cudaGeneration, cudaGeneration(options.cudaDevice));
   }
   record.cacheBytes = lastLevelCacheBytes();
   record.coresPerCache = coresOfLastLevelCache();
@@ -184,6 +185,13 @@ int ranksPerDevice(std::span<const RankRecord> records) {
   int most = 1;
   for (const RankRecord& record : records) most = std::max(most, static_cast<int>(sharing(record)));
   return most;
+}
+
+GroupFacts groupOf(std::span<const RankRecord> records) {
+  GroupFacts group;
+  group.ranksPerGpu = ranksPerDevice(records);
+  group.sm = std::ranges::min_element(records, {}, &RankRecord::cudaGeneration)->cudaGeneration;
+  return group;
 }
 
 size_t cacheBytesPerRank(std::span<const RankRecord> records) {

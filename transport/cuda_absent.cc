@@ -15,6 +15,7 @@ Status absent() {
 Result<int> usableCudaDevice(int) { return absent(); }
 Result<int> cudaDeviceCount() { return absent(); }
 Result<CudaUuid> cudaUuid(int) { return absent(); }
+Result<int> cudaGeneration(int) { return absent(); }
 
 Result<void*> allocateCudaWindowMemory(size_t) { return absent(); }
 bool freeCudaWindowMemory(void*) { return false; }

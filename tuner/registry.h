@@ -3,10 +3,12 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "fccl.h"
 #include "kernels/cuda/launch_plan.h"
 #include "kernels/host/host_kernels.h"
+#include "transport/topology.h"
 
 namespace fccl {
 
@@ -22,6 +24,7 @@ struct Facts {
   double flagNanoseconds = 0;  // one-way
   size_t cacheBytes = 0;       // last-level cache per rank
   host::Simd simd = host::Simd::kGeneric;
+  GroupFacts group;  // CUDA: where the ranks' GPUs are and what lies between them
 };
 
 // What is asked: one shape. Equal on all ranks.
@@ -73,6 +76,19 @@ Reason notOnDevice(const Query& query, const Facts& facts);
 std::span<const StrategyRow> strategies();
 // NULL where there is no such row.
 const StrategyRow* findStrategy(fcclStrategy_t id);
+
+// A strategy as explain and the documentation list it.
+struct KnownStrategy {
+  const char* name;
+  const char* mechanism;
+  const StrategyRow* row;  // NULL: not in this version
+  // What of its needs is not met, or empty.
+  Reason (*unmet)(const Query& query, const Facts& facts);
+};
+// The rows, and those of the design that this version does not have.
+std::vector<KnownStrategy> knownStrategies();
+// Why the strategy cannot do the query, a sentence, or empty.
+Reason notPossible(const KnownStrategy& strategy, const Query& query, const Facts& facts);
 
 // The row that AUTO takes: always an eligible one.
 const StrategyRow& chooseStrategy(const Query& query, const Facts& facts);
