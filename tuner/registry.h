@@ -90,7 +90,14 @@ std::vector<KnownStrategy> knownStrategies();
 // Why the strategy cannot do the query, a sentence, or empty.
 Reason notPossible(const KnownStrategy& strategy, const Query& query, const Facts& facts);
 
-// The row that AUTO takes: always an eligible one.
+// What AUTO takes, and how that came about.
+struct Decision {
+  const StrategyRow* row = nullptr;  // an eligible one; NULL where there is none
+  std::vector<std::string> steps;    // sentences, in the order in which they were asked
+};
+Decision decide(const Query& query, const Facts& facts);
+
+// The row that AUTO takes, where there is one.
 const StrategyRow& chooseStrategy(const Query& query, const Facts& facts);
 
 }  // namespace fccl
