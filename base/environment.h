@@ -18,6 +18,8 @@ enum class SimdTarget { kAuto, kGeneric, kAvx2, kAvx512 };
 enum class CudaMemoryWay { kAuto, kVmm, kIpc };
 
 struct Environment {
+  static constexpr size_t kMostHostId = 63;
+
   LogLevel debug = LogLevel::kNone;                // FCCL_DEBUG=NONE|WARN|INFO|TRACE
   std::optional<fcclStrategy_t> strategy;          // FCCL_STRATEGY: the name of a strategy, or auto
   std::optional<bool> checkCalls;                  // FCCL_CHECK=0|1
@@ -36,6 +38,9 @@ struct Environment {
   CudaMemoryWay cudaMemory = CudaMemoryWay::kAuto;  // FCCL_CUDA_MEMORY=auto|vmm|ipc
   std::optional<bool> nccl;                         // FCCL_NCCL=0|1
   std::optional<std::string> ncclLibrary;           // FCCL_NCCL_LIB: a path, or a name for the loader
+  std::optional<std::string> topologyFile;          // FCCL_TOPO_FILE
+  std::optional<std::string> topologyDump;          // FCCL_TOPO_DUMP
+  std::optional<std::string> hostId;                // FCCL_HOSTID
 
   // A bad value is fcclInvalidArgument naming variable, value and the values allowed. `environment` is a list of
   // "NAME=value"; names that begin with FCCL_ and are not known are returned in `unknown`.

@@ -89,6 +89,8 @@ if(sources)
   endif()
   add_executable(fccl-perf tests/perf/main.cc)
   target_link_libraries(fccl-perf PRIVATE fccl_perf_parts)
+  add_executable(fccl-make-table tests/perf/make_table/main.cc)
+  target_link_libraries(fccl-make-table PRIVATE fccl_perf_parts)
   if(fccl_have_cuda)
     # Launch shapes of the CUDA kernels, by which the planner was made.
     add_executable(fccl-kernel-shapes tests/perf/cuda/kernel_shapes.cc)

@@ -82,15 +82,33 @@ TEST_CASE("an empty environment leaves every default", "[environment]") {
   CHECK_FALSE(environment.allowSharedDevice.has_value());
   CHECK_FALSE(environment.cudaWorkspaceBytes.has_value());
   CHECK(environment.cudaMemory == CudaMemoryWay::kAuto);
+  CHECK_FALSE(environment.topologyFile.has_value());
+  CHECK_FALSE(environment.topologyDump.has_value());
+  CHECK_FALSE(environment.hostId.has_value());
 }
 
 TEST_CASE("every variable reaches its field", "[environment]") {
-  const Environment environment =
-      valueOf({"FCCL_DEBUG=INFO", "FCCL_STRATEGY=twoshot", "FCCL_CHECK=1", "FCCL_TIMEOUT_MS=1500",
-               "FCCL_INIT_TIMEOUT_MS=0", "FCCL_SHARED_MEMORY=posix", "FCCL_BIND_CORES=0", "FCCL_SLOT_BYTES=8192",
-               "FCCL_SOCKET_IFNAME=^lo,docker", "FCCL_COMM_ID=node7:4711", "FCCL_SIMD=avx2", "FCCL_DEVICE=cuda",
-               "FCCL_ALLOW_SHARED_DEVICE=1", "FCCL_CUDA_WORKSPACE_BYTES=1048576", "FCCL_CUDA_MEMORY=ipc", "FCCL_NCCL=1",
-               "FCCL_NCCL_LIB=/opt/libnccl.so", "PATH=/bin"});
+  const Environment environment = valueOf({"FCCL_DEBUG=INFO",
+                                           "FCCL_STRATEGY=twoshot",
+                                           "FCCL_CHECK=1",
+                                           "FCCL_TIMEOUT_MS=1500",
+                                           "FCCL_INIT_TIMEOUT_MS=0",
+                                           "FCCL_SHARED_MEMORY=posix",
+                                           "FCCL_BIND_CORES=0",
+                                           "FCCL_SLOT_BYTES=8192",
+                                           "FCCL_SOCKET_IFNAME=^lo,docker",
+                                           "FCCL_COMM_ID=node7:4711",
+                                           "FCCL_SIMD=avx2",
+                                           "FCCL_DEVICE=cuda",
+                                           "FCCL_ALLOW_SHARED_DEVICE=1",
+                                           "FCCL_CUDA_WORKSPACE_BYTES=1048576",
+                                           "FCCL_CUDA_MEMORY=ipc",
+                                           "FCCL_NCCL=1",
+                                           "FCCL_NCCL_LIB=/opt/libnccl.so",
+                                           "FCCL_TOPO_FILE=/a/in.json",
+                                           "FCCL_TOPO_DUMP=/a/out.json",
+                                           "FCCL_HOSTID=left",
+                                           "PATH=/bin"});
   CHECK(environment.debug == LogLevel::kInfo);
   CHECK(environment.strategy == fcclStrategyTwoshot);
   CHECK(environment.checkCalls == true);
@@ -108,6 +126,9 @@ TEST_CASE("every variable reaches its field", "[environment]") {
   CHECK(environment.cudaMemory == CudaMemoryWay::kIpc);
   CHECK(environment.nccl == true);
   CHECK(environment.ncclLibrary == "/opt/libnccl.so");
+  CHECK(environment.topologyFile == "/a/in.json");
+  CHECK(environment.topologyDump == "/a/out.json");
+  CHECK(environment.hostId == "left");
 }
 
 TEST_CASE("every word of every choice is understood, whatever its case", "[environment]") {
