@@ -85,12 +85,26 @@ TEST_CASE("an empty environment leaves every default", "[environment]") {
 }
 
 TEST_CASE("every variable reaches its field", "[environment]") {
-  const Environment environment =
-      valueOf({"FCCL_DEBUG=INFO", "FCCL_STRATEGY=twoshot", "FCCL_CHECK=1", "FCCL_TIMEOUT_MS=1500",
-               "FCCL_INIT_TIMEOUT_MS=0", "FCCL_SHARED_MEMORY=posix", "FCCL_BIND_CORES=0", "FCCL_SLOT_BYTES=8192",
-               "FCCL_SOCKET_IFNAME=^lo,docker", "FCCL_COMM_ID=node7:4711", "FCCL_SIMD=avx2", "FCCL_DEVICE=cuda",
-               "FCCL_ALLOW_SHARED_DEVICE=1", "FCCL_CUDA_WORKSPACE_BYTES=1048576", "FCCL_CUDA_MEMORY=ipc", "FCCL_NCCL=1",
-               "FCCL_NCCL_LIB=/opt/libnccl.so", "PATH=/bin"});
+  const Environment environment = valueOf({"FCCL_DEBUG=INFO",
+                                           "FCCL_STRATEGY=twoshot",
+                                           "FCCL_CHECK=1",
+                                           "FCCL_TIMEOUT_MS=1500",
+                                           "FCCL_INIT_TIMEOUT_MS=0",
+                                           "FCCL_SHARED_MEMORY=posix",
+                                           "FCCL_BIND_CORES=0",
+                                           "FCCL_SLOT_BYTES=8192",
+                                           "FCCL_SOCKET_IFNAME=^lo,docker",
+                                           "FCCL_COMM_ID=node7:4711",
+                                           "FCCL_SIMD=avx2",
+                                           "FCCL_DEVICE=cuda",
+                                           "FCCL_ALLOW_SHARED_DEVICE=1",
+                                           "FCCL_CUDA_WORKSPACE_BYTES=1048576",
+                                           "FCCL_CUDA_MEMORY=ipc",
+                                           "FCCL_NCCL=1",
+                                           "FCCL_NCCL_SHIM=always",
+                                           "FCCL_NCCL_SHIM_BYTES=4096",
+                                           "FCCL_NCCL_LIB=/opt/libnccl.so",
+                                           "PATH=/bin"});
   CHECK(environment.debug == LogLevel::kInfo);
   CHECK(environment.strategy == fcclStrategyTwoshot);
   CHECK(environment.checkCalls == true);
@@ -107,6 +121,8 @@ TEST_CASE("every variable reaches its field", "[environment]") {
   CHECK(environment.cudaWorkspaceBytes == 1 << 20);
   CHECK(environment.cudaMemory == CudaMemoryWay::kIpc);
   CHECK(environment.nccl == true);
+  CHECK(environment.ncclShim == fccl::NcclShim::kAlways);
+  CHECK(environment.ncclShimBytes == 4096);
   CHECK(environment.ncclLibrary == "/opt/libnccl.so");
 }
 
