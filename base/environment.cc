@@ -103,6 +103,19 @@ Status parseAddress(std::string_view name, std::string_view value, std::optional
   return {};
 }
 
+Status take(std::string_view value, std::optional<std::string>* target) {
+  *target = value;
+  return {};
+}
+
+Status parseHostId(std::string_view name, std::string_view value, std::optional<std::string>* target) {
+  if (value.size() > Environment::kMostHostId) {
+    return failure(fcclInvalidArgument, "{} has {} characters; it can have {}.", name, value.size(),
+                   Environment::kMostHostId);
+  }
+  return take(value, target);
+}
+
 struct Variable {
   std::string_view name;
   Status (*parse)(std::string_view name, std::string_view value, Environment* environment);
@@ -129,11 +142,7 @@ constexpr std::array kVariables{
              [](auto name, auto value, auto* e) {
                return parseInt(name, value, kMinSlotBytes, kMaxSlotBytes, &e->slotBytes);
              }},
-    Variable{"FCCL_SOCKET_IFNAME",
-             [](auto, auto value, auto* e) {
-               e->socketIfname = value;
-               return Status();
-             }},
+    Variable{"FCCL_SOCKET_IFNAME", [](auto, auto value, auto* e) { return take(value, &e->socketIfname); }},
     Variable{"FCCL_COMM_ID", [](auto name, auto value, auto* e) { return parseAddress(name, value, &e->commId); }},
     Variable{"FCCL_SIMD",
              [](auto name, auto value, auto* e) { return parseChoice(name, value, kSimdTargets, &e->simd); }},
@@ -153,11 +162,10 @@ constexpr std::array kVariables{
         "FCCL_NCCL_SHIM_BYTES",
         [](auto name, auto value, auto* e) { return parseInt(name, value, 0, kMaxNcclShimBytes, &e->ncclShimBytes); }},
     Variable{"FCCL_NCCL", [](auto name, auto value, auto* e) { return parseChoice(name, value, kSwitch, &e->nccl); }},
-    Variable{"FCCL_NCCL_LIB",
-             [](auto, auto value, auto* e) {
-               e->ncclLibrary = value;
-               return Status();
-             }},
+    Variable{"FCCL_NCCL_LIB", [](auto, auto value, auto* e) { return take(value, &e->ncclLibrary); }},
+    Variable{"FCCL_TOPO_FILE", [](auto, auto value, auto* e) { return take(value, &e->topologyFile); }},
+    Variable{"FCCL_TOPO_DUMP", [](auto, auto value, auto* e) { return take(value, &e->topologyDump); }},
+    Variable{"FCCL_HOSTID", [](auto name, auto value, auto* e) { return parseHostId(name, value, &e->hostId); }},
 };
 
 size_t editDistance(std::string_view a, std::string_view b) {

@@ -21,6 +21,8 @@ enum class CudaMemoryWay { kAuto, kVmm, kIpc };
 enum class NcclShim { kOff, kOn, kAlways };
 
 struct Environment {
+  static constexpr size_t kMostHostId = 63;
+
   LogLevel debug = LogLevel::kNone;                // FCCL_DEBUG=NONE|WARN|INFO|TRACE
   std::optional<fcclStrategy_t> strategy;          // FCCL_STRATEGY: the name of a strategy, or auto
   std::optional<bool> checkCalls;                  // FCCL_CHECK=0|1
@@ -41,6 +43,9 @@ struct Environment {
   std::optional<std::string> ncclLibrary;           // FCCL_NCCL_LIB: a path, or a name for the loader
   NcclShim ncclShim = NcclShim::kOn;                // FCCL_NCCL_SHIM=0|1|always
   std::optional<int> ncclShimBytes;                 // FCCL_NCCL_SHIM_BYTES
+  std::optional<std::string> topologyFile;          // FCCL_TOPO_FILE
+  std::optional<std::string> topologyDump;          // FCCL_TOPO_DUMP
+  std::optional<std::string> hostId;                // FCCL_HOSTID
 
   // A bad value is fcclInvalidArgument naming variable, value and the values allowed. `environment` is a list of
   // "NAME=value"; names that begin with FCCL_ and are not known are returned in `unknown`.

@@ -3,6 +3,7 @@ include(CMakePackageConfigHelpers)
 install(TARGETS fccl EXPORT fcclTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS fccl_nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY transport/topologies DESTINATION ${CMAKE_INSTALL_DATADIR}/fccl FILES_MATCHING PATTERN "*.json")
 install(EXPORT fcclTargets NAMESPACE fccl:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/fccl)
 
 configure_package_config_file(cmake/fcclConfig.cmake.in ${CMAKE_BINARY_DIR}/fcclConfig.cmake

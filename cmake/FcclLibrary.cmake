@@ -36,6 +36,18 @@ fccl_layer(transport transport/*.cc)
 fccl_layer(tuner tuner/*.cc)
 fccl_layer(lib lib/*.cc)
 
+# The static tables of the tuner are data; what is compiled is made of them.
+file(GLOB fccl_tables CONFIGURE_DEPENDS tuner/tables/*.csv)
+list(JOIN fccl_tables "," fccl_table_list)
+set(fccl_tables_source ${CMAKE_BINARY_DIR}/generated/static_tables.cc)
+add_custom_command(
+  OUTPUT ${fccl_tables_source}
+  COMMAND ${CMAKE_COMMAND} -DOUTPUT=${fccl_tables_source} -DTABLES=${fccl_table_list}
+          -P ${CMAKE_SOURCE_DIR}/cmake/GenerateTables.cmake
+  DEPENDS ${fccl_tables} ${CMAKE_SOURCE_DIR}/cmake/GenerateTables.cmake
+  VERBATIM)
+target_sources(fccl_tuner PRIVATE ${fccl_tables_source})
+
 if(TARGET fccl_kernels_host)
   # Contraction is off so that every instruction set gives the same bits; a fused multiply-add is written where it is meant.
   # KEEP -fno-unswitch-loops: facts of the call are tested inside the inner loops, where they are predicted and free;

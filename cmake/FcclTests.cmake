@@ -89,6 +89,8 @@ if(sources)
   endif()
   add_executable(fccl-perf tests/perf/main.cc)
   target_link_libraries(fccl-perf PRIVATE fccl_perf_parts)
+  add_executable(fccl-make-table tests/perf/make_table/main.cc)
+  target_link_libraries(fccl-make-table PRIVATE fccl_perf_parts)
   if(fccl_have_cuda)
     # Launch shapes of the CUDA kernels, by which the planner was made.
     add_executable(fccl-kernel-shapes tests/perf/cuda/kernel_shapes.cc)
@@ -111,6 +113,8 @@ if(sources)
   endif()
 endif()
 
+# Compiles kernels of its own, without vector registers as long as theirs.
+set_source_files_properties(tests/unit/test_mutations.cc PROPERTIES COMPILE_OPTIONS "-ffp-contract=off;-Wno-psabi")
 # A stand-in for NCCL as its own library, and one that is linked into an engine's and has no windows.
 foreach(name nccl engine)
   set(suffix .so)
@@ -135,6 +139,14 @@ if(TARGET fccl-unit-tests AND TARGET fccl_perf_parts)
   target_link_libraries(fccl-unit-tests PRIVATE fccl_perf_parts)
 endif()
 fccl_test_folder(multi 120)
+if(TARGET fccl-multi-tests)
+  # The calls that tests/support/failing_calls.cc lets fail.
+  foreach(call accept4 bind connect eventfd fallocate fchmod fcntl fstat ftruncate gethostname getifaddrs getrandom
+               getsockname getsockopt linkat listen madvise memfd_create mmap open opendir poll read recv recvmsg sendmsg
+               setsockopt socket stat statvfs)
+    target_link_options(fccl-multi-tests PRIVATE -Wl,--wrap=${call})
+  endforeach()
+endif()
 fccl_test_folder(stress 240)
 if(fccl_have_cuda)
   fccl_test_folder(gpu 120)

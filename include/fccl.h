@@ -19,7 +19,7 @@
  * in fcclGetLastError; without it the results are undefined, and calls may wait until the time limit. On CUDA the calls
  * of one communicator are one sequence: enqueue them on one stream, or order the streams by events. Kernels of two
  * communicators that share a GPU wait for their peers at the same time, so give each a stream of its own that other
- * waiting work does not block.
+ * waiting work does not block. A thread with several HOST communicators calls them in the same order on all ranks.
  *
  * Errors. Arguments are checked before anything moves. fcclGetLastError gives a sentence that names the argument, its
  * value and what was expected. On CUDA a rank that dies, aborts or stays away past the time limit makes the kernels
@@ -160,7 +160,9 @@ typedef struct {
   int cudaDevice;        /* CUDA: this rank's GPU, as cudaSetDevice counts; left undefined: the calling thread's current
                             one, in fcclCommInitAll GPU r for rank r */
   int allowSharedDevice; /* CUDA: 1: several ranks may use one GPU, for tests; FCCL_ALLOW_SHARED_DEVICE (all). Such
-                            ranks of one process share the GPU's queues too: let copies end before a call that waits */
+                            ranks of one process share the GPU's queues too: let copies end before a call that waits.
+                            Other kernels find room beside ranks that wait if a block of theirs needs at most a quarter
+                            of a multiprocessor */
   int cudaWorkspaceBytes; /* CUDA: bytes of one of the three staging areas that each rank has in its GPU's memory; a
                              call that needs more runs in parts; FCCL_CUDA_WORKSPACE_BYTES (all) */
   int nccl; /* CUDA: 1: make an NCCL communicator too, for strategies NCCL and NCCL_SYMMETRIC and for what FCCL has no

@@ -117,7 +117,7 @@ Status Communicator::run(CheckedCall& call) {
   if (counted) world_.callSequence++;
   if (plan == nullptr) return {};
 
-  const Status done = engine_->run(call, *plan);
+  Status done = engine_->run(call, *plan);
   if (world_.failure.kind != host::FailureKind::kNone) return fail(world_.failure, describe(signature(call)));
   return done;
 }

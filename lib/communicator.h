@@ -17,6 +17,7 @@
 #include "lib/watcher.h"
 #include "lib/window_table.h"
 #include "transport/bootstrap.h"
+#include "transport/topology.h"
 
 namespace fccl {
 
@@ -39,6 +40,8 @@ class Communicator {
   WindowTable& windows() { return windows_; }
   host::World& world() { return world_; }
   const Facts& facts() const { return facts_; }
+  // As the file says, or as detected when this is first called.
+  const Topology& topology();
 
   // Collective: see Engine::mapWindow.
   Result<std::unique_ptr<SymmetricMemory>> mapWindow(void* buffer, size_t bytes) {
@@ -72,6 +75,7 @@ class Communicator {
 
   // The steps of create().
   Status meet(const fcclUniqueId& id);
+  Status survey();
   Status share();
   Status look();
   void watch();
@@ -99,6 +103,7 @@ class Communicator {
   std::unique_ptr<Bootstrap> bootstrap_;
   host::World world_;
   Facts facts_;
+  std::optional<Topology> topology_;
   uint32_t firstCall_ = 0;
   PlanCache plans_;
   WindowTable windows_;

@@ -64,6 +64,9 @@ Status takeEnvironment(const Environment& environment, Options* options) {
   options->cudaMemory = environment.cudaMemory;
   options->nccl = environment.nccl.value_or(options->nccl);
   options->ncclLibrary = environment.ncclLibrary.value_or(options->ncclLibrary);
+  options->topologyFile = environment.topologyFile.value_or(options->topologyFile);
+  options->topologyDump = environment.topologyDump.value_or(options->topologyDump);
+  options->hostId = environment.hostId.value_or(options->hostId);
   options->strategy = environment.strategy.value_or(options->strategy);
   options->checkCalls = environment.checkCalls.value_or(options->checkCalls);
   options->programmaticLaunch = environment.programmaticLaunch.value_or(options->programmaticLaunch);

@@ -39,6 +39,9 @@ struct Options {
   bool wantsNccl() const {
     return nccl || ncclComm != nullptr || strategy == fcclStrategyNccl || strategy == fcclStrategyNcclSymmetric;
   }
+  std::string topologyFile;  // empty: the machine is looked at
+  std::string topologyDump;  // where rank 0 writes the topology
+  std::string hostId;        // of the rank's node; empty: the kernel's boot id
 
   // For every wait of initialisation; a year where there is no limit.
   std::chrono::milliseconds initTimeout() const;

@@ -1,5 +1,6 @@
 // How a communicator comes to be. Every step ends with the same result on every rank, so that no rank goes on alone:
 //   meet    bootstrap; every rank tells its record; settings that differ end it here
+//   survey  the topology, where a file is to be read or written
 //   share   symmetric memory, armed before any peer can use it
 //   look    what plans need to know of the machine, measured together
 #include "base/check.h"
@@ -35,6 +36,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const fcclUniqueId& i
                                                            const Options& options) {
   std::unique_ptr<Communicator> communicator(new Communicator(rank, ranks, options));
   FCCL_TRY(communicator->meet(id));
+  FCCL_TRY(communicator->survey());
   FCCL_TRY(communicator->share());
   FCCL_TRY(communicator->look());
   communicator->watch();
@@ -60,10 +62,29 @@ Status Communicator::meet(const fcclUniqueId& id) {
   facts_.cores = coresOfAll(records);
   facts_.cacheBytes = cacheBytesPerRank(records);
   facts_.simd = options_.simd;
+  facts_.group = groupOf(records);
   world_.wait.pauses = ranks() <= facts_.cores ? kPausesBeforeYield : 0;
   engine_ = options_.deviceType == fcclDeviceCuda ? makeCudaEngine(world_, options_, facts_.ranksPerDevice)
                                                   : makeHostEngine(world_, options_);
   return {};
+}
+
+Status Communicator::survey() {
+  if (options_.topologyFile.empty() && options_.topologyDump.empty()) return bootstrap_->agree({});
+  Status mine;
+  if (!options_.topologyFile.empty()) {
+    Result<Topology> read = readTopology(options_.topologyFile);
+    mine = read.status();
+    if (read.ok()) topology_ = std::move(read.value());
+  }
+  if (mine.ok() && rank() == 0 && !options_.topologyDump.empty())
+    mine = writeTopology(topology(), options_.topologyDump);
+  return bootstrap_->agree(mine);
+}
+
+const Topology& Communicator::topology() {
+  if (!topology_.has_value()) topology_ = detectTopology();
+  return *topology_;
 }
 
 Status Communicator::share() {

@@ -312,7 +312,7 @@ class CudaEngine final : public Engine {
                      cuda::kMaxRanks);
     }
     FCCL_CUDA(cudaFree(nullptr));  // starts CUDA on this GPU where nothing has yet
-    if (const cudaError_t code = cuda::load(); code != cudaSuccess) {
+    if (const cudaError_t code = cuda::load(ranksOnDevice_ > 1); code != cudaSuccess) {
       return failure(fcclUnhandledCudaError,
                      "The kernels cannot be loaded on GPU {}; is this FCCL built for it (FCCL_CUDA_ARCHS)? {}",
                      side_->device, cudaFailure(code, "cudaFuncGetAttributes", __FILE_NAME__, __LINE__).message());

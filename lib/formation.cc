@@ -93,6 +93,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> formInOneProcess(int ranks, c
   std::vector<std::optional<Result<std::unique_ptr<Communicator>>>> made(static_cast<size_t>(ranks));
   {
     std::vector<std::jthread> threads;
+    threads.reserve(static_cast<size_t>(ranks));
     for (int r = 0; r < ranks; r++) {
       threads.emplace_back([&, r] {
         const auto at = static_cast<size_t>(r);

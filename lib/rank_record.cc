@@ -131,11 +131,12 @@ Result<RankRecord> makeRankRecord(const Options& options) {
   record.nccl = options.wantsNccl() ? 1 : 0;
   if (options.deviceType == fcclDeviceCuda) {
     FCCL_TRY_ASSIGN(record.cudaUuid, cudaUuid(options.cudaDevice));
+    FCCL_TRY_ASSIGN(record.cudaGeneration, cudaGeneration(options.cudaDevice));
   }
   record.cacheBytes = lastLevelCacheBytes();
   record.coresPerCache = coresOfLastLevelCache();
-  const std::string id = bootId();
-  std::memcpy(record.bootId.data(), id.data(), std::min(id.size(), record.bootId.size()));
+  const std::string id = options.hostId.empty() ? bootId() : options.hostId;
+  std::memcpy(record.nodeId.data(), id.data(), std::min(id.size(), record.nodeId.size() - 1));
   record.cores = allowedCoreMask();
   return record;
 }
@@ -149,9 +150,11 @@ Status agreeOnRecords(std::span<const RankRecord> records) {
       return failure(fcclInvalidArgument, "{} is {} on rank 0 and {} on rank {}; it must be the same on every rank.",
                      field.name, field.text(first), field.text(other), r);
     }
-    if (records[r].bootId != records[0].bootId) {
+    if (records[r].nodeId != records[0].nodeId) {
       return failure(fcclInvalidArgument,
-                     "Rank 0 and rank {} run on different machines; a communicator needs all ranks on one.", r);
+                     "Rank 0 and rank {} run on different machines (FCCL_HOSTID or boot id {} and {}); a communicator "
+                     "needs all ranks on one.",
+                     r, records[0].nodeId.data(), records[r].nodeId.data());
     }
   }
   return agreeOnDevices(records);
@@ -184,6 +187,13 @@ int ranksPerDevice(std::span<const RankRecord> records) {
   int most = 1;
   for (const RankRecord& record : records) most = std::max(most, static_cast<int>(sharing(record)));
   return most;
+}
+
+GroupFacts groupOf(std::span<const RankRecord> records) {
+  GroupFacts group;
+  group.ranksPerGpu = ranksPerDevice(records);
+  group.sm = std::ranges::min_element(records, {}, &RankRecord::cudaGeneration)->cudaGeneration;
+  return group;
 }
 
 size_t cacheBytesPerRank(std::span<const RankRecord> records) {

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "lib/config.h"
 #include "transport/cuda_device.h"
+#include "transport/topology.h"
 
 namespace fccl {
 
@@ -27,10 +28,11 @@ struct RankRecord {
   int32_t cudaWorkspaceBytes = 0;
   int32_t cudaMemory = 0;
   int32_t nccl = 0;
+  int32_t cudaGeneration = 0;     // compute capability, 90 for 9.0; may differ
   CudaUuid cudaUuid{};            // of the rank's GPU; HOST: zero
   uint64_t cacheBytes = 0;        // of the last-level cache; may differ
   uint64_t coresPerCache = 0;     // may differ
-  std::array<char, 64> bootId{};  // empty where unknown
+  std::array<char, 64> nodeId{};  // FCCL_HOSTID, else the boot id; empty where unknown
   CoreMask cores{};               // empty where unknown; may differ
 };
 
@@ -53,6 +55,9 @@ int coresOfAll(std::span<const RankRecord> records);
 
 // The most ranks that one GPU has; 1 on HOST.
 int ranksPerDevice(std::span<const RankRecord> records);
+
+// What the ranks that have met have in common: of one node, with peer access, which is tried when memory is shared.
+GroupFacts groupOf(std::span<const RankRecord> records);
 
 // A rank's part of the last-level cache, the smallest of all ranks.
 size_t cacheBytesPerRank(std::span<const RankRecord> records);

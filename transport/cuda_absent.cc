@@ -12,11 +12,10 @@ Status absent() {
 
 }  // namespace
 
-std::string describeUuid(const CudaUuid&) { return "GPU"; }
-
 Result<int> usableCudaDevice(int) { return absent(); }
 Result<int> cudaDeviceCount() { return absent(); }
 Result<CudaUuid> cudaUuid(int) { return absent(); }
+Result<int> cudaGeneration(int) { return absent(); }
 
 Result<void*> allocateCudaWindowMemory(size_t) { return absent(); }
 bool freeCudaWindowMemory(void*) { return false; }

@@ -8,7 +8,7 @@ namespace fccl {
 namespace {
 
 // The first generation that the kernels are compiled for.
-constexpr int kLeastMajor = 8;
+constexpr int kLeastGeneration = 80;
 
 // Why there is no GPU to be seen: the end of a sentence.
 Status nothingThere(cudaError_t code) {
@@ -38,15 +38,6 @@ Status nothingThere(cudaError_t code) {
 
 }  // namespace
 
-std::string describeUuid(const CudaUuid& uuid) {
-  std::string text = "GPU";
-  for (size_t i = 0; i < uuid.size(); i++) {
-    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", uuid[i]);
-  }
-  return text;
-}
-
 Result<int> cudaDeviceCount() {
   int count = 0;
   if (const cudaError_t code = cudaGetDeviceCount(&count); code != cudaSuccess) return nothingThere(code);
@@ -61,15 +52,20 @@ Result<int> usableCudaDevice(int device) {
     return failure(fcclInvalidArgument, "cudaDevice is {}, and this process sees {} GPU{}, counted from 0.", device,
                    count, count == 1 ? "" : "s");
   }
+  FCCL_TRY_ASSIGN(const int generation, cudaGeneration(device));
+  if (generation < kLeastGeneration) {
+    return failure(fcclInvalidUsage, "GPU {} has compute capability {}.{}, and FCCL needs {}.{} or more.", device,
+                   generation / 10, generation % 10, kLeastGeneration / 10, kLeastGeneration % 10);
+  }
+  return device;
+}
+
+Result<int> cudaGeneration(int device) {
   int major = 0;
   int minor = 0;
   FCCL_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   FCCL_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-  if (major < kLeastMajor) {
-    return failure(fcclInvalidUsage, "GPU {} has compute capability {}.{}, and FCCL needs {}.0 or more.", device, major,
-                   minor, kLeastMajor);
-  }
-  return device;
+  return major * 10 + minor;
 }
 
 Result<CudaUuid> cudaUuid(int device) {

@@ -21,5 +21,7 @@ Result<int> usableCudaDevice(int device);
 // How many GPUs this process sees.
 Result<int> cudaDeviceCount();
 Result<CudaUuid> cudaUuid(int device);
+// Its compute capability, 90 for 9.0.
+Result<int> cudaGeneration(int device);
 
 }  // namespace fccl

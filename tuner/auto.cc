@@ -1,4 +1,7 @@
 #include "tuner/chunking.h"
+#include "tuner/cost_model.h"
+#include "tuner/needs.h"
+#include "tuner/static_table.h"
 #include "tuner/strategies.h"
 
 namespace fccl {
@@ -35,11 +38,109 @@ bool prefersTwoshot(const Query& query, const Facts& facts) {
   return query.norm ? query.rows >= kTwoshotRows : payloadBytes(query) > kOneshotBytes;
 }
 
+// Tables and the model are about GPUs with links between them.
+bool knowsMachine(const Facts& facts) {
+  return facts.device == fcclDeviceCuda && facts.group.ranksPerGpu == 1 && facts.group.link != LinkKind::kSelf &&
+         facts.group.sm > 0;
+}
+
+bool isEligible(const StrategyRow& row, const Query& query, const Facts& facts) {
+  return notOnDevice(query, facts).empty() && row.eligible(query, facts).empty();
+}
+
+// The row that a cell names; NULL, with the reason in `step`, where the cell settles nothing. What other kernels lost
+// against NCCL says nothing about these.
+const StrategyRow* rowOfCell(const StaticTable& table, const TableCell& cell, const Query& query, const Facts& facts,
+                             std::string* step) {
+  const char* name = tableStrategyName(cell.strategy);
+  *step = fmt::format("Table {} ({}): {} ranks, hidden {}, {} tokens: {}", table.name, table.device, cell.ranks,
+                      cell.hidden, cell.tokens, name);
+  const StrategyRow* row = findStrategy(static_cast<fcclStrategy_t>(cell.strategy));
+  const bool ours = std::string_view(table.kernels) == "fccl";
+  if (std::string_view(name) == "NCCL" && !ours) {
+    *step += ", where NCCL beat that table's kernels, not FCCL's: the model decides.";
+    return nullptr;
+  }
+  if (row == nullptr || !isEligible(*row, query, facts)) {
+    *step += ", which is not to be had here: the model decides.";
+    return nullptr;
+  }
+  *step += ".";
+  return row;
+}
+
+const StrategyRow* byTable(const Query& query, const Facts& facts, std::vector<std::string>* steps) {
+  constexpr int kOldestTable = 90;  // older GPUs are not like those that were swept
+  if (!isNvlink(facts.group.link) || facts.group.sm < kOldestTable) {
+    steps->push_back(
+        fmt::format("Tables are for NVLink and compute capability 9.0 or more; these GPUs have {}.{} and {}.",
+                    facts.group.sm / 10, facts.group.sm % 10, linkKindName(facts.group.link)));
+    return nullptr;
+  }
+  for (const char* kernels : {"fccl", "trtllm"}) {
+    const StaticTable* table = findTable(kernels, facts.group.sm);
+    if (table == nullptr) continue;
+    const TableCell* cell = lookUp(*table, tableKey(query, facts.ranks));
+    if (cell == nullptr) {
+      steps->push_back(fmt::format("Table {} has nothing for so many ranks, columns or tokens.", table->name));
+      continue;
+    }
+    const StrategyRow* row = rowOfCell(*table, *cell, query, facts, &steps->emplace_back());
+    if (row != nullptr) return row;
+  }
+  return nullptr;
+}
+
+const StrategyRow* byModel(const Query& query, const Facts& facts, std::vector<std::string>* steps) {
+  const StrategyRow* best = nullptr;
+  double least = 0;
+  std::string times;
+  for (const StrategyRow& row : strategies()) {
+    if (!isEligible(row, query, facts)) continue;
+    const std::optional<Cost> cost = predict(row.name, query, facts);
+    if (!cost) continue;
+    times += fmt::format("{}{} {:.1f} us", times.empty() ? "" : ", ", row.name, cost->total());
+    if (best != nullptr && cost->total() >= least) continue;
+    best = &row;
+    least = cost->total();
+  }
+  steps->push_back(best == nullptr ? "The model knows no rate of these links, or of the memory."
+                                   : fmt::format("Model: {}.", times));
+  return best;
+}
+
+const StrategyRow* byRule(const Query& query, const Facts& facts, std::vector<std::string>* steps) {
+  const bool two = prefersTwoshot(query, facts);
+  const char* what = facts.device == fcclDeviceHost ? "HOST: size, ranks and the measured time of a flag"
+                     : facts.ranksPerDevice > 1     ? "Ranks share a GPU: the size, as measured on one H200"
+                     : facts.ranks == 1             ? "One rank has nobody to wait for"
+                                                    : "CUDA, links not known: the size";
+  steps->push_back(fmt::format("{}: {}.", what, two ? "TWOSHOT" : "ONESHOT"));
+  return two ? &kTwoshotRow : &kOneshotRow;
+}
+
 }  // namespace
 
+Decision decide(const Query& query, const Facts& facts) {
+  Decision decision;
+  if (prefersWindows(query, facts)) {
+    decision.row = &kUserBufferRow;
+    decision.steps.emplace_back("The buffers lie in windows, which saves the staging: UB.");
+  }
+  if (decision.row == nullptr && knowsMachine(facts)) decision.row = byTable(query, facts, &decision.steps);
+  if (decision.row == nullptr && knowsMachine(facts)) decision.row = byModel(query, facts, &decision.steps);
+  if (decision.row == nullptr) decision.row = byRule(query, facts, &decision.steps);
+  if (const Reason reason = firstOf({notOnDevice(query, facts), decision.row->eligible(query, facts)});
+      !reason.empty()) {
+    decision.row = nullptr;
+    decision.steps.push_back(reason);
+  }
+  return decision;
+}
+
 const StrategyRow& chooseStrategy(const Query& query, const Facts& facts) {
-  if (prefersWindows(query, facts)) return kUserBufferRow;
-  return prefersTwoshot(query, facts) ? kTwoshotRow : kOneshotRow;
+  const Decision decision = decide(query, facts);
+  return decision.row != nullptr ? *decision.row : kOneshotRow;
 }
 
 }  // namespace fccl

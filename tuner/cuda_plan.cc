@@ -1,12 +1,19 @@
 // What the registry says of CUDA. Kernels and launch shapes are chosen beside the kernels (kernels/cuda/plan.cc).
 #include <fmt/format.h>
 
+#include "tuner/needs.h"
 #include "tuner/strategies.h"
 
 namespace fccl {
+namespace {
+
+constexpr int kLeastGeneration = 80;  // that the kernels are compiled for
+
+}  // namespace
 
 Reason notOnDevice(const Query& query, const Facts& facts) {
   if (facts.device != fcclDeviceCuda) return {};
+  if (Reason reason = needGeneration("FCCL", facts, kLeastGeneration); !reason.empty()) return reason;
   const bool type = query.dtype == fcclFloat32 || query.dtype == fcclFloat16 || query.dtype == fcclBfloat16;
   if (type && query.op == fcclSum) return {};
   return fmt::format(

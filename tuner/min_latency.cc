@@ -1,4 +1,5 @@
 #include "tuner/chunking.h"
+#include "tuner/needs.h"
 #include "tuner/strategies.h"
 
 namespace fccl {
@@ -12,7 +13,7 @@ const StrategyRow& chosen(const Query& query, const Facts& facts) {
   return small || query.cols < facts.ranks ? kOneshotRow : kTwoshotRow;
 }
 
-Reason eligible(const Query& query, const Facts& facts) { return chosen(query, facts).eligible(query, facts); }
+Reason eligible(const Query&, const Facts& facts) { return needMappedPeers("MIN_LATENCY", facts); }
 
 size_t workspace(const Query& query, const Facts& facts) { return chosen(query, facts).workspace(query, facts); }
 

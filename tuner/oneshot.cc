@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "tuner/chunking.h"
+#include "tuner/needs.h"
 #include "tuner/strategies.h"
 
 namespace fccl {
@@ -26,7 +27,7 @@ bool takesLamport(const Query& query, const Facts& facts) {
                           facts.ranks) != nullptr;
 }
 
-Reason eligible(const Query&, const Facts&) { return {}; }
+Reason eligible(const Query&, const Facts& facts) { return needMappedPeers("ONESHOT", facts); }
 
 size_t workspace(const Query& query, const Facts& facts) {
   if (facts.device == fcclDeviceCuda) return cudaWorkspace(cuda::Protocol::kOneshot, query, facts);

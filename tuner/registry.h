@@ -3,10 +3,12 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "fccl.h"
 #include "kernels/cuda/launch_plan.h"
 #include "kernels/host/host_kernels.h"
+#include "transport/topology.h"
 
 namespace fccl {
 
@@ -25,6 +27,7 @@ struct Facts {
   std::string noNccl = "this communicator has no NCCL beside it; ask for it with nccl (FCCL_NCCL=1).";
   std::string noNcclWindow = "there is no symmetric window of NCCL.";
   host::Simd simd = host::Simd::kGeneric;
+  GroupFacts group;  // CUDA: where the ranks' GPUs are and what lies between them
 };
 
 // What is asked: one shape. Equal on all ranks.
@@ -78,7 +81,27 @@ std::span<const StrategyRow> strategies();
 // NULL where there is no such row.
 const StrategyRow* findStrategy(fcclStrategy_t id);
 
-// The row that AUTO takes: always an eligible one.
+// A strategy as explain and the documentation list it.
+struct KnownStrategy {
+  const char* name;
+  const char* mechanism;
+  const StrategyRow* row;  // NULL: not in this version
+  // What of its needs is not met, or empty.
+  Reason (*unmet)(const Query& query, const Facts& facts);
+};
+// The rows, and those of the design that this version does not have.
+std::vector<KnownStrategy> knownStrategies();
+// Why the strategy cannot do the query, a sentence, or empty.
+Reason notPossible(const KnownStrategy& strategy, const Query& query, const Facts& facts);
+
+// What AUTO takes, and how that came about.
+struct Decision {
+  const StrategyRow* row = nullptr;  // an eligible one; NULL where there is none
+  std::vector<std::string> steps;    // sentences, in the order in which they were asked
+};
+Decision decide(const Query& query, const Facts& facts);
+
+// The row that AUTO takes, where there is one.
 const StrategyRow& chooseStrategy(const Query& query, const Facts& facts);
 
 }  // namespace fccl

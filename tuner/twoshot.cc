@@ -1,4 +1,5 @@
 #include "tuner/chunking.h"
+#include "tuner/needs.h"
 #include "tuner/strategies.h"
 
 namespace fccl {
@@ -14,7 +15,7 @@ bool hasShares(const Query& query, const Facts& facts) {
   return facts.ranks > 1 && cutForOwners(query, facts, host::Wire::kFlags, kChunkBytes).colsPerChunk != 0;
 }
 
-Reason eligible(const Query&, const Facts&) { return {}; }
+Reason eligible(const Query&, const Facts& facts) { return needMappedPeers("TWOSHOT", facts); }
 
 size_t workspace(const Query& query, const Facts& facts) {
   if (facts.device == fcclDeviceCuda) return cudaWorkspace(cuda::Protocol::kTwoshot, query, facts);

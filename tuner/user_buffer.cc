@@ -1,14 +1,15 @@
 #include "tuner/chunking.h"
+#include "tuner/needs.h"
 #include "tuner/strategies.h"
 
 namespace fccl {
 namespace {
 
-Reason eligible(const Query& query, const Facts&) {
+Reason eligible(const Query& query, const Facts& facts) {
+  if (Reason reason = needMappedPeers("UB", facts); !reason.empty()) return reason;
   if (!query.inputInWindow) {
     return "UB needs the input in a window of this communicator (fcclMemAlloc, fcclCommWindowRegister), and with a "
-           "norm no "
-           "output in its place.";
+           "norm no output in its place.";
   }
   if (!query.norm && !query.outputInWindow) {
     return "UB needs the output of a call without norm in a window of this communicator (fcclMemAlloc, "

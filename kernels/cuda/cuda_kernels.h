@@ -83,7 +83,10 @@ cudaError_t launch(const Launch& launch, fcclDataType_t dtype, const CudaWorld& 
 // Loads every kernel on the current device, and lets those that stage rows have their shared memory; before plan().
 // CUDA otherwise loads a kernel when it is first used, and may wait for the device then: for ever, where a kernel of
 // another rank waits for that launch.
-cudaError_t load();
+// sharedDevice: ranks share the device. Multiprocessors on which their kernels wait then offer as much shared memory as
+// they can to other kernels, such as those of the rank that is waited for: what part of its memory a multiprocessor
+// gives to shared memory changes only while nothing runs on it, and most kernels here ask for little.
+cudaError_t load(bool sharedDevice);
 
 // Fills `bytes` (a multiple of 16) with the sentinel.
 cudaError_t arm(char* memory, uint64_t bytes, cudaStream_t stream);

@@ -297,7 +297,7 @@ TEST_CASE("CUDA NCCL: bandwidth of the epilogue against a copy of as many bytes"
   constexpr size_t kFootprint = size_t{512} << 20;  // far beyond the caches
   const RankDevice device(size_t{4} << 30);
   RankDevice& memory = const_cast<RankDevice&>(device);
-  cudaOk(cuda::load(), "load");
+  cudaOk(cuda::load(false), "load");
   cuda::DeviceFacts facts;
   cudaOk(cuda::readDeviceFacts(0, &facts), "readDeviceFacts");
   void* const state = memory.take(sizeof(cuda::DeviceState));

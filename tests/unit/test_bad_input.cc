@@ -350,6 +350,8 @@ TEST_CASE("bad input: fcclCommInit and its configuration", "[bad-input]") {
   };
   refused(0, 0, "nranks");
   refused(-1, 0, "nranks");
+  refused(257, 0, "nranks");
+  refused(2560, 0, "nranks");
   refused(INT32_MAX, 0, "nranks");
   refused(2, -1, "rank");
   refused(2, 2, "rank");
@@ -381,6 +383,8 @@ TEST_CASE("bad input: fcclCommInit and its configuration", "[bad-input]") {
       {"bindCores", [](auto& c) { c.bindCores = -7; }},
       {"slotBytes", [](auto& c) { c.slotBytes = 0; }},
       {"slotBytes", [](auto& c) { c.slotBytes = -4096; }},
+      {"slotBytes", [](auto& c) { c.slotBytes = (64 << 20) + 1; }},
+      {"slotBytes", [](auto& c) { c.slotBytes = 640 << 20; }},
       {"slotBytes", [](auto& c) { c.slotBytes = INT32_MAX; }},
   };
   for (const BadConfig& bad : table) {

@@ -213,7 +213,7 @@ TEST_CASE("config: records of ranks that do not fit together", "[config]") {
       {"FCCL_CHECK", [](RankRecord& r) { r.checkCalls = 1; }},
       {"posix", [](RankRecord& r) { r.sharedMemory = fcclSharedMemoryPosix; }},
       {"65536", [](RankRecord& r) { r.slotBytes = 65536; }},
-      {"machines", [](RankRecord& r) { r.bootId[0] ^= 1; }},
+      {"machines", [](RankRecord& r) { r.nodeId[0] ^= 1; }},
   };
   for (const Difference& difference : table) {
     std::vector<RankRecord> records(4, good);
@@ -251,4 +251,16 @@ TEST_CASE("config: cores and caches of all ranks", "[config]") {
   CHECK(sameCores(mixed, 1).index == 0);
   CHECK(sameCores(mixed, 1).count == 1);
   CHECK(sameCores(mixed, 3).index == 2);
+}
+
+TEST_CASE("config: FCCL_HOSTID says which ranks share a node", "[config]") {
+  Environment environment;
+  environment.hostId = "left";
+  const RankRecord left = makeRankRecord(resolved(nullptr, environment)).value();
+  CHECK(std::string(left.nodeId.data()) == "left");
+  environment.hostId = "right";
+  const RankRecord right = makeRankRecord(resolved(nullptr, environment)).value();
+  CHECK(agreeOnRecords(std::vector<RankRecord>{left, left}).ok());
+  const Status status = agreeOnRecords(std::vector<RankRecord>{left, right});
+  CHECK(contains(status.message(), "FCCL_HOSTID or boot id left and right"));
 }

@@ -82,6 +82,9 @@ TEST_CASE("an empty environment leaves every default", "[environment]") {
   CHECK_FALSE(environment.allowSharedDevice.has_value());
   CHECK_FALSE(environment.cudaWorkspaceBytes.has_value());
   CHECK(environment.cudaMemory == CudaMemoryWay::kAuto);
+  CHECK_FALSE(environment.topologyFile.has_value());
+  CHECK_FALSE(environment.topologyDump.has_value());
+  CHECK_FALSE(environment.hostId.has_value());
 }
 
 TEST_CASE("every variable reaches its field", "[environment]") {
@@ -104,6 +107,9 @@ TEST_CASE("every variable reaches its field", "[environment]") {
                                            "FCCL_NCCL_SHIM=always",
                                            "FCCL_NCCL_SHIM_BYTES=4096",
                                            "FCCL_NCCL_LIB=/opt/libnccl.so",
+                                           "FCCL_TOPO_FILE=/a/in.json",
+                                           "FCCL_TOPO_DUMP=/a/out.json",
+                                           "FCCL_HOSTID=left",
                                            "PATH=/bin"});
   CHECK(environment.debug == LogLevel::kInfo);
   CHECK(environment.strategy == fcclStrategyTwoshot);
@@ -124,6 +130,9 @@ TEST_CASE("every variable reaches its field", "[environment]") {
   CHECK(environment.ncclShim == fccl::NcclShim::kAlways);
   CHECK(environment.ncclShimBytes == 4096);
   CHECK(environment.ncclLibrary == "/opt/libnccl.so");
+  CHECK(environment.topologyFile == "/a/in.json");
+  CHECK(environment.topologyDump == "/a/out.json");
+  CHECK(environment.hostId == "left");
 }
 
 TEST_CASE("every word of every choice is understood, whatever its case", "[environment]") {

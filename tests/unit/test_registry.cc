@@ -154,8 +154,8 @@ TEST_CASE("registry: TWOSHOT without a share for everybody is ONESHOT", "[regist
     INFO(ranks << " ranks");
     CHECK(protocolOf(normQuery(ranks - 1, 64), factsOf(ranks)) == Protocol::kOneshot);
     CHECK(protocolOf(normQuery(ranks, 64), factsOf(ranks)) == Protocol::kTwoshot);
-    CHECK(protocolOf(plainQuery(64 * ranks - 1), factsOf(ranks)) == Protocol::kOneshot);
-    CHECK(protocolOf(plainQuery(64 * ranks), factsOf(ranks)) == Protocol::kTwoshot);
+    CHECK(protocolOf(plainQuery(int64_t{64} * ranks - 1), factsOf(ranks)) == Protocol::kOneshot);
+    CHECK(protocolOf(plainQuery(int64_t{64} * ranks), factsOf(ranks)) == Protocol::kTwoshot);
   }
   CHECK(protocolOf(normQuery(64, 64), factsOf(1)) == Protocol::kOneshot);
   // A row per owner does not fit the smallest slot.
@@ -318,6 +318,33 @@ TEST_CASE("registry: alignment changes nothing but streaming", "[registry]") {
     }
   }
   CHECK(chooseStrategy(normQuery(4096, 8192), factsOf(2)).plan(normQuery(4096, 8192), factsOf(2)).shape.streamOutput);
+}
+
+TEST_CASE("registry: no number of tokens is a step for a fused call", "[registry]") {
+  // A cap on tokens, from a flag array or a pool, would show as another strategy or as more chunks per row.
+  for (const int ranks : {2, 4, 8}) {
+    for (const double flag : {kNear, kFar}) {
+      for (const int64_t tokens : {80, 128, 2048, 16'383}) {
+        const Facts facts = factsOf(ranks, flag);
+        const auto planOf = [&](int64_t rows) {
+          const Query query = normQuery(rows, 4096);
+          return chooseStrategy(query, facts).plan(query, facts);
+        };
+        const Plan plan = planOf(tokens);
+        const Plan next = planOf(tokens + 1);
+        INFO(fmt::format("{} ranks, {} ns, {} tokens", ranks, flag, tokens));
+        REQUIRE(plan.kernel != nullptr);
+        CHECK(next.kernel == plan.kernel);
+        CHECK(next.strategy == plan.strategy);
+        CHECK(next.protocol == plan.protocol);
+        CHECK(next.wire == plan.wire);
+        CHECK(next.shape.rowsPerChunk == plan.shape.rowsPerChunk);
+        CHECK(next.shape.colsPerChunk == plan.shape.colsPerChunk);
+        CHECK(next.shape.streamStaging == plan.shape.streamStaging);
+        CHECK(next.shape.streamOutput == plan.shape.streamOutput);
+      }
+    }
+  }
 }
 
 TEST_CASE("registry: chunks of 10000 random shapes fit their slots", "[registry]") {
