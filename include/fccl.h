@@ -137,8 +137,8 @@ typedef enum {
 /* ---- Configuration -------------------------------------------------------------------------------------------- */
 
 #define FCCL_CONFIG_MAGIC 0xfcc1c0deu
-#define FCCL_CONFIG_VERSION \
-  3u /* 2 ended with cudaWorkspaceBytes; a program that was built with it is served as before */
+/* Version 2 ended with cudaWorkspaceBytes; a program that was built with it is served as before. */
+#define FCCL_CONFIG_VERSION 3u
 #define FCCL_CONFIG_UNDEF_INT (-1)
 
 /* Start from FCCL_CONFIG_INITIALIZER and change fields. An environment variable, where set, wins over the field.
