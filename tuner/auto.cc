@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tuner/chunking.h"
 #include "tuner/cost_model.h"
 #include "tuner/needs.h"
@@ -123,6 +125,11 @@ const StrategyRow* byRule(const Query& query, const Facts& facts, std::vector<st
 
 Decision decide(const Query& query, const Facts& facts) {
   Decision decision;
+  const auto eligible = [&](const StrategyRow& row) { return isEligible(row, query, facts); };
+  if (std::ranges::none_of(strategies(), eligible)) {
+    decision.steps.push_back(firstOf({notOnDevice(query, facts), kOneshotRow.eligible(query, facts)}));
+    return decision;
+  }
   if (prefersWindows(query, facts)) {
     decision.row = &kUserBufferRow;
     decision.steps.emplace_back("The buffers lie in windows, which saves the staging: UB.");
@@ -130,10 +137,10 @@ Decision decide(const Query& query, const Facts& facts) {
   if (decision.row == nullptr && knowsMachine(facts)) decision.row = byTable(query, facts, &decision.steps);
   if (decision.row == nullptr && knowsMachine(facts)) decision.row = byModel(query, facts, &decision.steps);
   if (decision.row == nullptr) decision.row = byRule(query, facts, &decision.steps);
-  if (const Reason reason = firstOf({notOnDevice(query, facts), decision.row->eligible(query, facts)});
-      !reason.empty()) {
-    decision.row = nullptr;
-    decision.steps.push_back(reason);
+  if (!isEligible(*decision.row, query, facts)) {
+    const Reason reason = firstOf({notOnDevice(query, facts), decision.row->eligible(query, facts)});
+    decision.row = &*std::ranges::find_if(strategies(), eligible);
+    decision.steps.push_back(fmt::format("{} So {}.", reason, decision.row->name));
   }
   return decision;
 }
