@@ -24,11 +24,13 @@ using Choices = std::array<std::pair<std::string_view, T>, N>;
 
 constexpr Choices<LogLevel, 4> kLogLevels{
     {{"none", LogLevel::kNone}, {"warn", LogLevel::kWarn}, {"info", LogLevel::kInfo}, {"trace", LogLevel::kTrace}}};
-constexpr Choices<fcclStrategy_t, 5> kStrategies{{{"auto", fcclStrategyAuto},
+constexpr Choices<fcclStrategy_t, 7> kStrategies{{{"auto", fcclStrategyAuto},
                                                   {"oneshot", fcclStrategyOneshot},
                                                   {"twoshot", fcclStrategyTwoshot},
                                                   {"min_latency", fcclStrategyMinLatency},
-                                                  {"ub", fcclStrategyUb}}};
+                                                  {"ub", fcclStrategyUb},
+                                                  {"nccl", fcclStrategyNccl},
+                                                  {"nccl_symmetric", fcclStrategyNcclSymmetric}}};
 constexpr Choices<bool, 2> kSwitch{{{"0", false}, {"1", true}}};
 constexpr Choices<fcclSharedMemory_t, 3> kSharedMemory{
     {{"auto", fcclSharedMemoryAuto}, {"memfd", fcclSharedMemoryMemfd}, {"posix", fcclSharedMemoryPosix}}};
@@ -151,6 +153,8 @@ constexpr std::array kVariables{
              }},
     Variable{"FCCL_CUDA_MEMORY",
              [](auto name, auto value, auto* e) { return parseChoice(name, value, kCudaMemoryWays, &e->cudaMemory); }},
+    Variable{"FCCL_NCCL", [](auto name, auto value, auto* e) { return parseChoice(name, value, kSwitch, &e->nccl); }},
+    Variable{"FCCL_NCCL_LIB", [](auto, auto value, auto* e) { return take(value, &e->ncclLibrary); }},
     Variable{"FCCL_TOPO_FILE", [](auto, auto value, auto* e) { return take(value, &e->topologyFile); }},
     Variable{"FCCL_TOPO_DUMP", [](auto, auto value, auto* e) { return take(value, &e->topologyDump); }},
     Variable{"FCCL_HOSTID", [](auto name, auto value, auto* e) { return parseHostId(name, value, &e->hostId); }},

@@ -113,11 +113,40 @@ if(sources)
   endif()
 endif()
 
+# Compiles kernels of its own, without vector registers as long as theirs.
+set_source_files_properties(tests/unit/test_mutations.cc PROPERTIES COMPILE_OPTIONS "-ffp-contract=off;-Wno-psabi")
+# A stand-in for NCCL as its own library, and one that is linked into an engine's and has no windows.
+foreach(name nccl engine)
+  set(suffix .so)
+  if(name STREQUAL "nccl")
+    set(suffix .so.2)
+  endif()
+  add_library(fake_${name} MODULE tests/fake_nccl/fake_nccl.cc)
+  target_include_directories(fake_${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(fake_${name} PRIVATE Threads::Threads -Wl,-soname,lib${name}${suffix})
+  set_target_properties(fake_${name} PROPERTIES PREFIX "" OUTPUT_NAME lib${name} SUFFIX ${suffix}
+                                                LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fake_nccl)
+endforeach()
+target_compile_definitions(fake_engine PRIVATE FAKE_NCCL_WITHOUT_WINDOWS=1)
+add_executable(fccl-which-nccl tests/fake_nccl/which_nccl.cc)
+target_link_libraries(fccl-which-nccl PRIVATE fccl_static)
+
 fccl_test_folder(unit 60)
+if(TARGET fccl-unit-tests)
+  add_dependencies(fccl-unit-tests fake_nccl fake_engine fccl-which-nccl)
+endif()
 if(TARGET fccl-unit-tests AND TARGET fccl_perf_parts)
   target_link_libraries(fccl-unit-tests PRIVATE fccl_perf_parts)
 endif()
 fccl_test_folder(multi 120)
+if(TARGET fccl-multi-tests)
+  # The calls that tests/support/failing_calls.cc lets fail.
+  foreach(call accept4 bind connect eventfd fallocate fchmod fcntl fstat ftruncate gethostname getifaddrs getrandom
+               getsockname getsockopt linkat listen madvise memfd_create mmap open opendir poll read recv recvmsg sendmsg
+               setsockopt socket stat statvfs)
+    target_link_options(fccl-multi-tests PRIVATE -Wl,--wrap=${call})
+  endforeach()
+endif()
 fccl_test_folder(stress 240)
 if(fccl_have_cuda)
   fccl_test_folder(gpu 120)

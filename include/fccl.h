@@ -19,7 +19,7 @@
  * in fcclGetLastError; without it the results are undefined, and calls may wait until the time limit. On CUDA the calls
  * of one communicator are one sequence: enqueue them on one stream, or order the streams by events. Kernels of two
  * communicators that share a GPU wait for their peers at the same time, so give each a stream of its own that other
- * waiting work does not block.
+ * waiting work does not block. A thread with several HOST communicators calls them in the same order on all ranks.
  *
  * Errors. Arguments are checked before anything moves. fcclGetLastError gives a sentence that names the argument, its
  * value and what was expected. On CUDA a rank that dies, aborts or stays away past the time limit makes the kernels
@@ -94,11 +94,13 @@ typedef enum { fcclSum = 0, fcclProd = 1, fcclMax = 2, fcclMin = 3, fcclAvg = 4 
 
 /* The numbers are TensorRT-LLM's AllReduceStrategyType, so that its users can pass theirs through. */
 typedef enum {
-  fcclStrategyMinLatency = 1, /* ONESHOT for few bytes, TWOSHOT above */
-  fcclStrategyUb = 2,         /* user buffers: peers read the registered window itself, nothing is staged */
-  fcclStrategyAuto = 3,       /* FCCL chooses */
-  fcclStrategyOneshot = 4,    /* every rank gets every rank's data and reduces all of it */
-  fcclStrategyTwoshot = 5     /* every rank reduces its share, then the shares are gathered */
+  fcclStrategyNccl = 0,         /* CUDA: ncclAllReduce, then what follows it in one kernel */
+  fcclStrategyMinLatency = 1,   /* ONESHOT for few bytes, TWOSHOT above */
+  fcclStrategyUb = 2,           /* user buffers: peers read the registered window itself, nothing is staged */
+  fcclStrategyAuto = 3,         /* FCCL chooses */
+  fcclStrategyOneshot = 4,      /* every rank gets every rank's data and reduces all of it */
+  fcclStrategyTwoshot = 5,      /* every rank reduces its share, then the shares are gathered */
+  fcclStrategyNcclSymmetric = 8 /* CUDA: as NCCL, staged in a symmetric window of NCCL (2.27 and newer) */
 } fcclStrategy_t;
 
 /* What happens to the reduced rows, in this order; s, r, n as defined at fcclAllReduceFused. */
@@ -135,7 +137,8 @@ typedef enum {
 /* ---- Configuration -------------------------------------------------------------------------------------------- */
 
 #define FCCL_CONFIG_MAGIC 0xfcc1c0deu
-#define FCCL_CONFIG_VERSION 2u
+/* Version 2 ended with cudaWorkspaceBytes; a program that was built with it is served as before. */
+#define FCCL_CONFIG_VERSION 3u
 #define FCCL_CONFIG_UNDEF_INT (-1)
 
 /* Start from FCCL_CONFIG_INITIALIZER and change fields. An environment variable, where set, wins over the field.
@@ -157,9 +160,14 @@ typedef struct {
   int cudaDevice;        /* CUDA: this rank's GPU, as cudaSetDevice counts; left undefined: the calling thread's current
                             one, in fcclCommInitAll GPU r for rank r */
   int allowSharedDevice; /* CUDA: 1: several ranks may use one GPU, for tests; FCCL_ALLOW_SHARED_DEVICE (all). Such
-                            ranks of one process share the GPU's queues too: let copies end before a call that waits */
+                            ranks of one process share the GPU's queues too: let copies end before a call that waits.
+                            Other kernels find room beside ranks that wait if a block of theirs needs at most a quarter
+                            of a multiprocessor */
   int cudaWorkspaceBytes; /* CUDA: bytes of one of the three staging areas that each rank has in its GPU's memory; a
                              call that needs more runs in parts; FCCL_CUDA_WORKSPACE_BYTES (all) */
+  int nccl; /* CUDA: 1: make an NCCL communicator too, for strategies NCCL and NCCL_SYMMETRIC and for what FCCL has no
+               kernels for. Takes NCCL's time and memory. A strategy of NCCL's as `strategy` implies it. FCCL_NCCL
+               (all) */
 } fcclConfig_t;
 
 #define FCCL_CONFIG_INITIALIZER                                                                                 \
@@ -167,7 +175,7 @@ typedef struct {
     sizeof(fcclConfig_t), FCCL_CONFIG_MAGIC, FCCL_CONFIG_VERSION, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, \
         FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT,             \
         FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, NULL, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT,       \
-        FCCL_CONFIG_UNDEF_INT                                                                                   \
+        FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT                                                            \
   }
 
 /* ---- Lifecycle ------------------------------------------------------------------------------------------------ */
@@ -228,7 +236,8 @@ FCCL_API const char* fcclGetLastError(fcclComm_t comm);
  * Arithmetic: fp16, bf16 and fp32 are combined in fp32 in rank order and rounded once; a sum is never -0. fp64 and
  * integers are combined in their own type, integers wrap around. Min and max return NaN where any rank has NaN. Avg is
  * the sum divided by the number of ranks before the rounding (integers: truncated towards zero).
- * CUDA: sums of fp32, fp16 and bf16; anything else is fcclInvalidArgument. The buffers may be any memory that the GPU
+ * CUDA: sums of fp32, fp16 and bf16. Anything else NCCL computes, with NCCL's arithmetic, where the communicator has it
+ * (nccl, fcclCommInitNccl), and is fcclInvalidArgument where not. The buffers may be any memory that the GPU
  * can reach; where one of them is not, the CUDA context is lost, unless FCCL_CHECK=1 finds it first. */
 FCCL_API fcclResult_t fcclAllReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDataType_t datatype,
                                     fcclRedOp_t op, fcclComm_t comm, fcclStream_t stream);
@@ -282,7 +291,8 @@ typedef struct {
  *   n = round(r * 1/sqrt(mean(r^2) + eps) * (weightBias + weight))      normOut
  *   quantOut, scaleOut from the rounded n
  * Every rank gets the same bits, and a row's bits do not depend on the other rows, on the number of tokens or on the
- * strategy. tokens 0 is fine, with NULL pointers. */
+ * strategy; with NCCL and NCCL_SYMMETRIC the sum is NCCL's, whose bits may depend on all of that. tokens 0 is fine,
+ * with NULL pointers. */
 FCCL_API fcclResult_t fcclAllReduceFused(const fcclFusedArgs_t* args, fcclComm_t comm, fcclStream_t stream);
 
 /* *bytes: the exact size of scaleOut (0 for patterns without block scales). */

@@ -15,8 +15,8 @@ static inline fcclResult_t fcclCommInitMpi(fcclComm_t* comm, MPI_Comm mpiComm, c
   } announce;
   int rank = 0;
   int nranks = 0;
-  if (comm == NULL) return fcclInvalidArgument;
-  *comm = NULL;
+  if (comm == NULL) return fcclInvalidArgument; /* NOLINT(modernize-use-nullptr): C has none */
+  *comm = NULL;                                 /* NOLINT(modernize-use-nullptr) */
   if (MPI_Comm_rank(mpiComm, &rank) != MPI_SUCCESS || MPI_Comm_size(mpiComm, &nranks) != MPI_SUCCESS) {
     return fcclSystemError;
   }

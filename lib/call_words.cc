@@ -138,7 +138,8 @@ Status describeFailure(const host::World& world, const host::Failure& failed, co
                      peer, limit, count, count == 1 ? "" : "s", current);
     }
     case host::FailureKind::kPeerDied:
-      return failure(fcclRemoteError, "the process of rank {} has ended; {}.", peer, current);
+      return failure(fcclRemoteError,
+                     "rank {} is gone: its process has ended, or it has given up its communicator; {}.", peer, current);
     case host::FailureKind::kPeerAborted:
       return failure(fcclRemoteError, "rank {} has aborted the communicator; {}.", peer, current);
     case host::FailureKind::kPeerLeft:

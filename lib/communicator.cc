@@ -117,7 +117,7 @@ Status Communicator::run(CheckedCall& call) {
   if (counted) world_.callSequence++;
   if (plan == nullptr) return {};
 
-  const Status done = engine_->run(call, *plan);
+  Status done = engine_->run(call, *plan);
   if (world_.failure.kind != host::FailureKind::kNone) return fail(world_.failure, describe(signature(call)));
   return done;
 }
@@ -149,7 +149,11 @@ void Communicator::lookAfterEnqueued() {
       found = {last == host::kRunning ? host::FailureKind::kPeerDied : host::FailureKind::kPeerAborted, r};
     }
   }
-  if (found.kind != host::FailureKind::kNone) (void)fail(found, {});
+  if (found.kind != host::FailureKind::kNone) {
+    (void)fail(found, {});
+  } else if (const Status failed = engine_->enqueuedError(); !failed.ok()) {
+    (void)end(failed, endedBecauseOf(world_, {host::FailureKind::kCutShort, world_.rank}), false);
+  }
 }
 
 Query Communicator::queryOf(CheckedCall& call) const {
@@ -184,27 +188,31 @@ Query Communicator::queryOf(CheckedCall& call) const {
   return query;
 }
 
+Result<const StrategyRow*> Communicator::chooseRow(const Query& query, fcclStrategy_t strategy) const {
+  const Reason noKernel = notOnDevice(query, facts_);
+  const auto cannot = [&](const StrategyRow& row) {
+    return noKernel.empty() || isNccl(row.id) ? row.eligible(query, facts_) : noKernel;
+  };
+  if (query.inputPushed) return &kOneshotRow;
+  if (strategy != fcclStrategyAuto) {
+    const StrategyRow* row = findStrategy(strategy);
+    const Reason reason = cannot(*row);
+    if (reason.empty()) return row;
+    return failure(fcclInvalidArgument, "strategy {} cannot do this call: {}", row->name, reason);
+  }
+  if (options_.strategy != fcclStrategyAuto) {
+    const StrategyRow* row = findStrategy(options_.strategy);
+    const Reason reason = cannot(*row);
+    if (reason.empty()) return row;
+    FCCL_INFO("{} rows x {} columns: AUTO does not stand for {} here: {}", query.rows, query.cols, row->name, reason);
+  }
+  if (noKernel.empty()) return &chooseStrategy(query, facts_);
+  if (kNcclRow.eligible(query, facts_).empty()) return &kNcclRow;
+  return failure(fcclInvalidArgument, "{}", noKernel);
+}
+
 Result<const Plan*> Communicator::makePlan(const PlanKey& key, const Query& query, const CheckedCall& call) {
-  const fcclStrategy_t strategy = call.strategy;
-  if (const Reason reason = notOnDevice(query, facts_); !reason.empty()) {
-    return failure(fcclInvalidArgument, "{}", reason);
-  }
-  const StrategyRow* row = nullptr;
-  if (query.inputPushed) {
-    row = &kOneshotRow;
-  } else if (strategy != fcclStrategyAuto) {
-    row = findStrategy(strategy);
-    if (const Reason reason = row->eligible(query, facts_); !reason.empty()) {
-      return failure(fcclInvalidArgument, "strategy {} cannot do this call: {}", row->name, reason);
-    }
-  } else if (options_.strategy != fcclStrategyAuto) {
-    row = findStrategy(options_.strategy);
-    if (const Reason reason = row->eligible(query, facts_); !reason.empty()) {
-      FCCL_INFO("{} rows x {} columns: AUTO does not stand for {} here: {}", query.rows, query.cols, row->name, reason);
-      row = nullptr;
-    }
-  }
-  if (row == nullptr) row = &chooseStrategy(query, facts_);
+  FCCL_TRY_ASSIGN(const StrategyRow* row, chooseRow(query, call.strategy));
   Plan plan = row->plan(query, facts_);
   if (world_.hooks != nullptr && world_.hooks->forceWire) {
     plan = withWire(plan, query, facts_, static_cast<host::Wire>(world_.hooks->wire));
@@ -246,19 +254,21 @@ Status Communicator::compareCalls(const CheckedCall& call) {
 }
 
 Status Communicator::fail(const host::Failure& failed, const std::string& call) {
+  return end(describeFailure(world_, failed, call, firstCall_), endedBecauseOf(world_, failed), !call.empty());
+}
+
+Status Communicator::end(const Status& why, uint32_t endReason, bool inCall) {
   {
     const std::lock_guard lock(failing_);
     // Relaxed: all that is read with this state was written under the lock.
     if (state_.load(std::memory_order_relaxed) == kFailed) return failure_.get();
-    const Status status = describeFailure(world_, failed, call, firstCall_);
     // Release: what this rank has staged before is complete for a peer that acquires the reason. Where the communicator
     // was aborted, that stays the reason.
     uint32_t running = host::kRunning;
     world_.control(world_.rank)
-        .ended.value.compare_exchange_strong(running, endedBecauseOf(world_, failed), std::memory_order_release,
-                                             std::memory_order_relaxed);
-    failure_.set(status);
-    if (call.empty()) lastError_.set(status);
+        .ended.value.compare_exchange_strong(running, endReason, std::memory_order_release, std::memory_order_relaxed);
+    failure_.set(why);
+    if (!inCall) lastError_.set(why);
     // Release: the sentence is there for whoever sees the state.
     state_.store(kFailed, std::memory_order_release);
   }

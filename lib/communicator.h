@@ -36,7 +36,8 @@ class Communicator {
   fcclDeviceType_t deviceType() const { return options_.deviceType; }
   int device() const { return engine_->device(); }
   // Whether a collective returns only when other ranks have called theirs.
-  bool callsWait() const { return !engine_->asynchronous() || options_.checkCalls; }
+  // NCCL's may: its first call with a shape may connect ranks.
+  bool callsWait() const { return !engine_->asynchronous() || options_.checkCalls || facts_.noNccl.empty(); }
   Bootstrap& bootstrap() { return *bootstrap_; }
   WindowTable& windows() { return windows_; }
   host::World& world() { return world_; }
@@ -82,6 +83,8 @@ class Communicator {
   Status look();
   void watch();
 
+  // The row that the call takes, or why there is none.
+  Result<const StrategyRow*> chooseRow(const Query& query, fcclStrategy_t strategy) const;
   // The query of the call, with the windows that its buffers lie in entered into the call.
   Query queryOf(CheckedCall& call) const;
   Result<const Plan*> makePlan(const PlanKey& key, const Query& query, const CheckedCall& call);
@@ -96,6 +99,8 @@ class Communicator {
   // Ends the use of the communicator, unless it already has; the reason. `call`: the one that this rank is in, or
   // empty.
   Status fail(const host::Failure& failure, const std::string& call);
+  // The same with the sentence that says why; `endReason` is what peers are told.
+  Status end(const Status& why, uint32_t endReason, bool inCall);
 
   Options options_;
   std::unique_ptr<Bootstrap> bootstrap_;

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "lib/struct_header.h"
+#include "lib/validate.h"
 #include "transport/cuda_device.h"
 
 namespace fccl {
@@ -29,10 +30,15 @@ Status takeField(const char* name, int value, int smallest, int largest, T* targ
 }
 
 Status takeConfig(const fcclConfig_t& config, Options* options) {
-  static constexpr StructVersion kVersions[] = {{FCCL_CONFIG_VERSION, sizeof(fcclConfig_t)}};
+  static constexpr StructVersion kVersions[] = {{2, sizeof(fcclConfig_t)}, {FCCL_CONFIG_VERSION, sizeof(fcclConfig_t)}};
   FCCL_TRY(checkHeader(config, "fcclConfig_t", "FCCL_CONFIG_INITIALIZER", FCCL_CONFIG_MAGIC, kVersions));
   FCCL_TRY(takeField("deviceType", config.deviceType, fcclDeviceAuto, fcclDeviceCuda, &options->deviceType));
-  FCCL_TRY(takeField("strategy", config.strategy, fcclStrategyMinLatency, fcclStrategyTwoshot, &options->strategy));
+  if (config.strategy != FCCL_CONFIG_UNDEF_INT && strategyName(config.strategy) == nullptr) {
+    return failure(fcclInvalidArgument,
+                   "fcclConfig_t.strategy is {}; it must be a value of fcclStrategy_t, or FCCL_CONFIG_UNDEF_INT.",
+                   config.strategy);
+  }
+  FCCL_TRY(takeField("strategy", config.strategy, 0, INT_MAX, &options->strategy));
   FCCL_TRY(takeField("checkCalls", config.checkCalls, 0, 1, &options->checkCalls));
   FCCL_TRY(takeField("timeoutMs", config.timeoutMs, 0, INT_MAX, &options->timeoutMs));
   FCCL_TRY(takeField("initTimeoutMs", config.initTimeoutMs, 0, INT_MAX, &options->initTimeoutMs));
@@ -45,6 +51,7 @@ Status takeConfig(const fcclConfig_t& config, Options* options) {
   FCCL_TRY(takeField("allowSharedDevice", config.allowSharedDevice, 0, 1, &options->allowSharedDevice));
   FCCL_TRY(takeField("cudaWorkspaceBytes", config.cudaWorkspaceBytes, kMinCudaWorkspaceBytes, kMaxCudaWorkspaceBytes,
                      &options->cudaWorkspaceBytes));
+  FCCL_TRY(takeField("nccl", config.nccl, 0, 1, &options->nccl));
   return {};
 }
 
@@ -55,6 +62,8 @@ Status takeEnvironment(const Environment& environment, Options* options) {
   options->cudaWorkspaceBytes =
       (options->cudaWorkspaceBytes + kCudaWorkspaceUnit - 1) / kCudaWorkspaceUnit * kCudaWorkspaceUnit;
   options->cudaMemory = environment.cudaMemory;
+  options->nccl = environment.nccl.value_or(options->nccl);
+  options->ncclLibrary = environment.ncclLibrary.value_or(options->ncclLibrary);
   options->topologyFile = environment.topologyFile.value_or(options->topologyFile);
   options->topologyDump = environment.topologyDump.value_or(options->topologyDump);
   options->hostId = environment.hostId.value_or(options->hostId);
@@ -94,6 +103,13 @@ Result<host::Simd> chooseSimd(SimdTarget wanted) {
 
 }  // namespace
 
+fcclConfig_t copyConfig(const fcclConfig_t& config) noexcept {
+  const fcclConfig_t initial = FCCL_CONFIG_INITIALIZER;
+  fcclConfig_t copy = copyStruct(config, initial);
+  if (copy.version == 2) copy.nccl = initial.nccl;  // where version 2 had padding
+  return copy;
+}
+
 std::chrono::milliseconds Options::initTimeout() const {
   if (initTimeoutMs == 0) return std::chrono::hours(24 * 365);
   return std::chrono::milliseconds(initTimeoutMs);
@@ -109,7 +125,7 @@ BootstrapOptions Options::bootstrap() const {
 
 Result<Options> resolveOptions(const fcclConfig_t* config, const Environment& environment, const Options& base) {
   Options options = base;
-  if (config != nullptr) FCCL_TRY(takeConfig(*config, &options));
+  if (config != nullptr) FCCL_TRY(takeConfig(copyConfig(*config), &options));
   FCCL_TRY(takeEnvironment(environment, &options));
   options.slotBytes = (options.slotBytes + kSlotUnit - 1) / kSlotUnit * kSlotUnit;
   FCCL_TRY_ASSIGN(options.simd, chooseSimd(environment.simd));

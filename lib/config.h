@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "kernels/host/host_kernels.h"
 #include "transport/bootstrap.h"
+#include "transport/nccl_library.h"
 
 namespace fccl {
 
@@ -30,6 +31,14 @@ struct Options {
   // ONESHOT of 2048 rows x 8192 columns of bf16 on two ranks.
   int cudaWorkspaceBytes = 64 << 20;
   CudaMemoryWay cudaMemory = CudaMemoryWay::kAuto;
+  bool nccl = false;              // asked for; see wantsNccl()
+  std::string ncclLibrary;        // empty: as the loader finds it
+  nccl::Comm ncclComm = nullptr;  // the caller's, to be used in place of one of our own
+
+  // CUDA: whether this communicator is to have one of NCCL's beside it.
+  bool wantsNccl() const {
+    return nccl || ncclComm != nullptr || strategy == fcclStrategyNccl || strategy == fcclStrategyNcclSymmetric;
+  }
   std::string topologyFile;  // empty: the machine is looked at
   std::string topologyDump;  // where rank 0 writes the topology
   std::string hostId;        // of the rank's node; empty: the kernel's boot id
@@ -43,6 +52,9 @@ struct Options {
 // environment variable wins over the field. `config` may be NULL. fcclInvalidArgument names the field, its value and
 // what it may be.
 Result<Options> resolveOptions(const fcclConfig_t* config, const Environment& environment, const Options& base);
+
+// What the caller's struct, of whatever version, has, over the initializer's values; a header that is wrong stays so.
+fcclConfig_t copyConfig(const fcclConfig_t& config) noexcept;
 
 // Settles AUTO, and for CUDA which GPU: the one named, else the calling thread's current one. A failure says why CUDA,
 // where it was asked for, is not to be had.

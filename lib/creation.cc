@@ -110,7 +110,7 @@ Status Communicator::share() {
 
 Status Communicator::look() {
   world_.wait.timeout = options_.initTimeout();
-  Status mine = engine_->look(&facts_);
+  Status mine = engine_->look(*bootstrap_, &facts_);
   if (const Status injected = injectedFailure(testing::CreationStep::kFacts, rank()); !injected.ok()) mine = injected;
   world_.wait.timeout = std::chrono::milliseconds(options_.timeoutMs);
   return bootstrap_->agree(mine);

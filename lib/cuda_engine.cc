@@ -11,10 +11,12 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "lib/cuda_nccl.h"
 #include "lib/engine.h"
 #include "lib/testing.h"
 #include "transport/cuda_driver.h"
 #include "transport/machine.h"
+#include "tuner/strategies.h"
 
 namespace fccl {
 namespace {
@@ -36,6 +38,7 @@ struct DeviceSide {
   int device = 0;
   std::unique_ptr<SymmetricMemory> memory;
   Pinned* pinned = nullptr;
+  std::unique_ptr<CudaNccl> nccl;  // where there is one
 
   DeviceSide() = default;
   DeviceSide(const DeviceSide&) = delete;
@@ -43,6 +46,7 @@ struct DeviceSide {
   ~DeviceSide() {
     const OutsideCapture outside;
     const CurrentDevice current(device);
+    nccl.reset();
     memory.reset();
     if (pinned != nullptr) cudaFreeHost(pinned);
   }
@@ -67,6 +71,7 @@ class CudaEngine final : public Engine {
   ~CudaEngine() override {
     if (side_->pinned == nullptr) return;
     Pinned* const pinned = side_->pinned;
+    CudaNccl* const nccl = side_->nccl.get();
     try {
       auto leaving = std::make_shared<Leaving>();
       std::promise<void> done;
@@ -91,7 +96,7 @@ class CudaEngine final : public Engine {
       if (rest.wait_for(kPatience) == std::future_status::ready) return;
       {
         const std::lock_guard lock(leaving->mutex);
-        if (!leaving->gone) stop(pinned);
+        if (!leaving->gone) stop(pinned, nccl);
       }
       rest.wait_for(kPatience);
     } catch (const std::exception& error) {
@@ -124,27 +129,24 @@ class CudaEngine final : public Engine {
     return {};
   }
 
-  // Two real calls: what the driver says of access between GPUs is not always so.
-  Status look(Facts*) override {
+  Status look(Bootstrap& bootstrap, Facts* facts) override {
     const OutsideCapture outside;
     const CurrentDevice current(side_->device);
-    cudaWorld_.timeoutNanoseconds = static_cast<uint64_t>(std::chrono::nanoseconds(options_.initTimeout()).count());
-    Status tried = tryOut(cuda::Protocol::kOneshot);
-    if (tried.ok()) tried = tryOut(cuda::Protocol::kTwoshot);
-    cudaWorld_.timeoutNanoseconds = static_cast<uint64_t>(options_.timeoutMs) * 1'000'000;
-    if (!tried.ok()) {
-      uint32_t running = host::kRunning;
-      // Release: as in Communicator::fail(). Peers that wait for this rank see it and end.
-      world_.control(world_.rank)
-          .ended.value.compare_exchange_strong(running, host::kGaveUp, std::memory_order_release,
-                                               std::memory_order_relaxed);
+    const Status tried = tryOutAll();
+    if (!options_.wantsNccl()) return tried;
+    FCCL_TRY(bootstrap.agree(tried));
+    facts->noNccl = openNccl(bootstrap).message();
+    if (facts->noNccl.empty()) {
+      facts->noNcclWindow = side_->nccl->windowReason();
+    } else {
+      FCCL_WARN("No NCCL beside this communicator: {}", facts->noNccl);
     }
-    return tried;
+    return {};
   }
-
   Status prepare(const CheckedCall& call, Plan* plan) override {
     const OutsideCapture outside;
     const CurrentDevice current(side_->device);
+    if (isNccl(plan->strategy)) return side_->nccl->prepare(facts_, call, plan);
     const RowArgs& rows = call.call.rows;
     const bool twoshot = plan->protocol == host::Protocol::kTwoshot || plan->protocol == host::Protocol::kWindowTwoshot;
     const auto protocol = twoshot ? cuda::Protocol::kTwoshot : cuda::Protocol::kOneshot;
@@ -189,6 +191,7 @@ class CudaEngine final : public Engine {
   // One launch, or several where the staging areas do not hold the call. No allocation, no other CUDA call.
   Status run(CheckedCall& call, const Plan& plan) override {
     const CurrentDevice current(side_->device);
+    if (isNccl(plan.strategy)) return runNccl(call, plan);
     cuda::Windows windows;
     const bool used = usesWindows(plan);
     if (used) {
@@ -202,10 +205,7 @@ class CudaEngine final : public Engine {
         cuda::launch(plan.launch, call.call.dtype, cudaWorld_, rows, call.stream, used ? &windows : nullptr);
     if (code == cudaSuccess) return {};
     Status failed = cudaFailure(code, "cudaLaunchKernelExC", __FILE_NAME__, __LINE__);
-    if ((call.norm() ? rows.rows : rows.rows * rows.cols) > plan.launch.rowsPerLaunch) {
-      FCCL_WARN("{}", failed.message());
-      world_.failure = {host::FailureKind::kCutShort, world_.rank};
-    }
+    if ((call.norm() ? rows.rows : rows.rows * rows.cols) > plan.launch.rowsPerLaunch) cutShort(failed);
     return failed;
   }
 
@@ -231,18 +231,62 @@ class CudaEngine final : public Engine {
     return {host::FailureKind::kTimeout, static_cast<int>(expired) - 1};
   }
 
-  void stopWaits() override { stop(side_->pinned); }
+  Status enqueuedError() override {
+    if (side_->nccl == nullptr) return {};
+    const CurrentDevice current(side_->device);
+    return side_->nccl->enqueuedError();
+  }
+
+  void stopWaits() override { stop(side_->pinned, side_->nccl.get()); }
 
   std::string describe() const override {
-    return fmt::format("GPU {}, {}, 3 staging areas of {}", side_->device, side_->memory->kind(),
-                       describeBytes(cudaWorld_.epochBytes));
+    return fmt::format("GPU {}, {}, 3 staging areas of {}{}", side_->device, side_->memory->kind(),
+                       describeBytes(cudaWorld_.epochBytes),
+                       side_->nccl != nullptr ? ", " + side_->nccl->describe() : "");
   }
 
  private:
   static constexpr auto kPatience = 400ms;
 
-  // Release: whatever made the host give up comes before; kernels act on the word alone.
-  static void stop(Pinned* pinned) { std::atomic_ref(pinned->words.abort).store(1, std::memory_order_release); }
+  static void stop(Pinned* pinned, CudaNccl* nccl) {
+    // Release: whatever made the host give up comes before; kernels act on the word alone.
+    std::atomic_ref(pinned->words.abort).store(1, std::memory_order_release);
+    if (nccl != nullptr) nccl->stopWaits();
+  }
+
+  void cutShort(const Status& failed) {
+    FCCL_WARN("{}", failed.message());
+    world_.failure = {host::FailureKind::kCutShort, world_.rank};
+  }
+
+  Status runNccl(const CheckedCall& call, const Plan& plan) {
+    bool begun = false;
+    Status done = side_->nccl->run(call, plan, &begun);
+    if (!done.ok() && begun) cutShort(done);
+    return done;
+  }
+
+  // Collective. The failure, the same on all ranks, is why there is none.
+  Status openNccl(Bootstrap& bootstrap) {
+    if (ranksOnDevice_ > 1) {
+      return failure(fcclInvalidUsage,
+                     "NCCL refuses ranks that share a GPU, and here up to {} do; give each rank a GPU of its own.",
+                     ranksOnDevice_);
+    }
+    const auto library = NcclLibrary::find(options_.ncclLibrary);
+    std::unique_ptr<NcclCommunicator> communicator;
+    if (options_.ncclComm != nullptr) {
+      auto adopted = library.ok() ? NcclCommunicator::adopt(library.value(), options_.ncclComm) : library.status();
+      FCCL_TRY(bootstrap.agree(adopted.status()));
+      communicator = std::move(adopted.value());
+    } else {
+      FCCL_TRY_ASSIGN(communicator, NcclCommunicator::create(library, bootstrap));
+    }
+    FCCL_TRY_ASSIGN(side_->nccl,
+                    CudaNccl::create(std::move(communicator), bootstrap,
+                                     static_cast<size_t>(options_.cudaWorkspaceBytes), &side_->pinned->words));
+    return {};
+  }
 
   static bool usesWindows(const Plan& plan) {
     return plan.protocol == host::Protocol::kWindowOneshot || plan.protocol == host::Protocol::kWindowTwoshot;
@@ -268,7 +312,7 @@ class CudaEngine final : public Engine {
                      cuda::kMaxRanks);
     }
     FCCL_CUDA(cudaFree(nullptr));  // starts CUDA on this GPU where nothing has yet
-    if (const cudaError_t code = cuda::load(); code != cudaSuccess) {
+    if (const cudaError_t code = cuda::load(ranksOnDevice_ > 1); code != cudaSuccess) {
       return failure(fcclUnhandledCudaError,
                      "The kernels cannot be loaded on GPU {}; is this FCCL built for it (FCCL_CUDA_ARCHS)? {}",
                      side_->device, cudaFailure(code, "cudaFuncGetAttributes", __FILE_NAME__, __LINE__).message());
@@ -311,6 +355,22 @@ class CudaEngine final : public Engine {
     FCCL_CUDA(cudaMemsetAsync(data + armedBytes(), 0, zeroedBytes(), stream.get()));
     FCCL_CUDA(cudaStreamSynchronize(stream.get()));
     return {};
+  }
+
+  // Two real calls: what the driver says of access between GPUs is not always so.
+  Status tryOutAll() {
+    cudaWorld_.timeoutNanoseconds = static_cast<uint64_t>(std::chrono::nanoseconds(options_.initTimeout()).count());
+    Status tried = tryOut(cuda::Protocol::kOneshot);
+    if (tried.ok()) tried = tryOut(cuda::Protocol::kTwoshot);
+    cudaWorld_.timeoutNanoseconds = static_cast<uint64_t>(options_.timeoutMs) * 1'000'000;
+    if (!tried.ok()) {
+      uint32_t running = host::kRunning;
+      // Release: as in Communicator::fail(). Peers that wait for this rank see it and end.
+      world_.control(world_.rank)
+          .ended.value.compare_exchange_strong(running, host::kGaveUp, std::memory_order_release,
+                                               std::memory_order_relaxed);
+    }
+    return tried;
   }
 
   static float testValue(int rank, size_t i) { return static_cast<float>((rank + 1) * static_cast<int>(i % 97 + 1)); }

@@ -21,9 +21,9 @@ class Engine {
   virtual ~Engine() = default;
 
   // The steps of creation, collective. share() fills world.memory and prepares all memory; the caller passes a barrier
-  // afterwards. look() completes the facts; its status is this rank's own, the caller lets all ranks agree.
+  // afterwards. look() completes the facts; its status may be this rank's own, the caller lets all ranks agree.
   virtual Status share(Bootstrap& bootstrap) = 0;
-  virtual Status look(Facts* facts) = 0;
+  virtual Status look(Bootstrap& bootstrap, Facts* facts) = 0;
 
   // Completes the plan of a shape that has not been called before.
   virtual Status prepare(const CheckedCall& call, Plan* plan) = 0;
@@ -48,6 +48,8 @@ class Engine {
   bool asynchronous() const { return device() >= 0; }
   // Whom an enqueued call has awaited in vain past the time limit, if one has.
   virtual host::Failure lateRank() const = 0;
+  // What else has become of enqueued calls. Asks NCCL, where there is one; for slow paths, from any thread.
+  virtual Status enqueuedError() { return {}; }
   // From any thread: makes the waits of enqueued calls end.
   virtual void stopWaits() = 0;
 

@@ -93,6 +93,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> formInOneProcess(int ranks, c
   std::vector<std::optional<Result<std::unique_ptr<Communicator>>>> made(static_cast<size_t>(ranks));
   {
     std::vector<std::jthread> threads;
+    threads.reserve(static_cast<size_t>(ranks));
     for (int r = 0; r < ranks; r++) {
       threads.emplace_back([&, r] {
         const auto at = static_cast<size_t>(r);
@@ -118,8 +119,9 @@ Result<std::unique_ptr<Communicator>> split(Communicator& parent, int color, int
   Bootstrap& bootstrap = parent.bootstrap();
   FCCL_TRY(bootstrap.agree(wish.ok() ? checkColor(color) : wish.status()));
   Options options = wish.value();
-  // A fixed address serves one group, and there may be several now.
+  // A fixed address serves one group, and there may be several now; so does a communicator of the caller's.
   options.rendezvous.clear();
+  options.ncclComm = nullptr;
 
   FCCL_TRY_ASSIGN(const std::vector<Choice> choices, bootstrap.exchange(Choice{color, key}));
   const Group group = groupOf(choices, parent.rank());

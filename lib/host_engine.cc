@@ -3,6 +3,7 @@
 #include "lib/engine.h"
 #include "lib/float_mode.h"
 #include "lib/testing.h"
+#include "transport/path_check.h"
 
 namespace fccl {
 namespace {
@@ -14,6 +15,7 @@ class HostEngine final : public Engine {
   Status share(Bootstrap& bootstrap) override {
     world_.layout = host::makeLayout(world_.ranks, static_cast<size_t>(options_.slotBytes));
     FCCL_TRY_ASSIGN(memory_, createHostMemory(bootstrap, world_.layout.totalBytes(), memoryOptions()));
+    FCCL_TRY(checkPaths(bootstrap, *memory_));
     for (int r = 0; r < world_.ranks; r++) world_.memory.push_back(memory_->peer(r));
     world_.alive = [](const void* memory, int r) { return static_cast<const SymmetricMemory*>(memory)->alive(r); };
     world_.aliveContext = memory_.get();
@@ -21,7 +23,7 @@ class HostEngine final : public Engine {
     return {};
   }
 
-  Status look(Facts* facts) override {
+  Status look(Bootstrap&, Facts* facts) override {
     facts->slotBytes = world_.layout.slotBytes;
     facts->lamportSlotBytes = world_.layout.lamportSlotBytes;
     flagNanoseconds_ = 0;

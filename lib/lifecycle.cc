@@ -143,7 +143,7 @@ fcclResult_t fcclCommSplit(fcclComm_t comm, int color, int key, fcclComm_t* newC
     *newComm = nullptr;
     FCCL_TRY(checkColor(color));
     FCCL_TRY(optionsOfSplit(parent, config).status());
-    const std::optional<fcclConfig_t> copy = config != nullptr ? std::optional(*config) : std::nullopt;
+    const std::optional<fcclConfig_t> copy = config != nullptr ? std::optional(copyConfig(*config)) : std::nullopt;
     group::defer(comm, true, [=] { return splitNow(comm, color, key, newComm, copy ? &*copy : nullptr); });
     return {};
   }));

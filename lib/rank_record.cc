@@ -91,6 +91,7 @@ constexpr Field kEqualFields[] = {
     {"allowSharedDevice (FCCL_ALLOW_SHARED_DEVICE)", &RankRecord::allowSharedDevice, number},
     {"cudaWorkspaceBytes (FCCL_CUDA_WORKSPACE_BYTES)", &RankRecord::cudaWorkspaceBytes, number},
     {"FCCL_CUDA_MEMORY", &RankRecord::cudaMemory, cudaMemoryText},
+    {"nccl (FCCL_NCCL)", &RankRecord::nccl, number},
 };
 
 Status agreeOnDevices(std::span<const RankRecord> records) {
@@ -128,6 +129,7 @@ Result<RankRecord> makeRankRecord(const Options& options) {
   record.allowSharedDevice = options.allowSharedDevice ? 1 : 0;
   record.cudaWorkspaceBytes = options.cudaWorkspaceBytes;
   record.cudaMemory = static_cast<int32_t>(options.cudaMemory);
+  record.nccl = options.wantsNccl() ? 1 : 0;
   if (options.deviceType == fcclDeviceCuda) {
     FCCL_TRY_ASSIGN(record.cudaUuid, cudaUuid(options.cudaDevice));
     FCCL_TRY_ASSIGN(record.cudaGeneration, cudaGeneration(options.cudaDevice));

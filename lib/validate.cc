@@ -93,9 +93,8 @@ class FusedCheck {
                      static_cast<int>(fcclScaleLinear));
     }
     if (strategyName(number(args_.strategy)) == nullptr) {
-      return failure(fcclInvalidArgument, "strategy is {}; it must be from {} to {} (fcclStrategy_t).",
-                     number(args_.strategy), static_cast<int>(fcclStrategyMinLatency),
-                     static_cast<int>(fcclStrategyTwoshot));
+      return failure(fcclInvalidArgument, "strategy is {}; it must be a value of fcclStrategy_t.",
+                     number(args_.strategy));
     }
     checked_->tokens = args_.tokens;
     checked_->hidden = args_.hidden;
@@ -363,6 +362,8 @@ const char* strategyName(int strategy) {
     case fcclStrategyAuto: return "AUTO";
     case fcclStrategyOneshot: return "ONESHOT";
     case fcclStrategyTwoshot: return "TWOSHOT";
+    case fcclStrategyNccl: return "NCCL";
+    case fcclStrategyNcclSymmetric: return "NCCL_SYMMETRIC";
     default: return nullptr;
   }
 }

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -65,7 +66,8 @@ class ListenerTable {
   std::map<Key128, Listener> listeners_;
 };
 
-// The id is spent when rank 0's rendezvous ends, however it ends.
+// Once rank 0 has begun, the id is spent when its rendezvous ends, however it ends: nobody must wait for a rank 0 that
+// has given up.
 class TakenId {
  public:
   explicit TakenId(const Key128& secret) : secret_(secret) {}
@@ -136,10 +138,8 @@ Status Bootstrap::createId(const BootstrapOptions& options, fcclUniqueId* id) {
 
 namespace {
 
-Result<Met> meetAsRoot(const IdContents& id, Met met, const std::vector<NetworkInterface>& interfaces,
+Result<Met> meetAsRoot(Listener root, Met met, const std::vector<NetworkInterface>& interfaces,
                        const Deadline& deadline, const BootstrapOptions& options) {
-  FCCL_TRY_ASSIGN(Listener root, ListenerTable::instance().take(id.secret, !options.rendezvous.empty()));
-  const TakenId taken(id.secret);
   if (!root.fd.valid()) {
     FCCL_TRY_ASSIGN(root, listenAtRendezvous(options));
   }
@@ -182,6 +182,12 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::connect(const fcclUniqueId& id, in
   FCCL_TRY(checkArguments(rank, ranks, options));
   FCCL_TRY_ASSIGN(const IdContents contents, unpackId(id));
   const Deadline deadline(options.timeout);
+  Listener root;
+  std::optional<TakenId> taken;
+  if (rank == 0) {
+    FCCL_TRY_ASSIGN(root, ListenerTable::instance().take(contents.secret, !options.rendezvous.empty()));
+    taken.emplace(contents.secret);
+  }
   FCCL_TRY_ASSIGN(const std::vector<NetworkInterface> interfaces, listInterfaces());
   FCCL_TRY(chooseInterface(interfaces, options.interface).status());
 
@@ -195,7 +201,8 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::connect(const fcclUniqueId& id, in
   }
   if (options.hooks != nullptr && options.hooks->before) options.hooks->before(rank, BootstrapStep::kJoin);
   if (rank == 0) {
-    FCCL_TRY_ASSIGN(met, meetAsRoot(contents, std::move(met), interfaces, deadline, options));
+    FCCL_TRY_ASSIGN(met, meetAsRoot(std::move(root), std::move(met), interfaces, deadline, options));
+    taken.reset();
   } else {
     FCCL_TRY_ASSIGN(met, meetRoot(contents, std::move(met), interfaces, deadline, options));
   }

@@ -287,7 +287,7 @@ void detectMulticast(const DriverQueries& driver, TopologyNode* node, std::vecto
   if (node->gpus.empty()) return;
   if (driver.init == nullptr || driver.count == nullptr || driver.byIndex == nullptr || driver.uuid == nullptr ||
       driver.attribute == nullptr) {
-    notes->push_back("The CUDA driver lacks a function that is asked for multicast: none is assumed.");
+    notes->emplace_back("The CUDA driver lacks a function that is asked for multicast: none is assumed.");
     return;
   }
   int count = 0;

@@ -18,8 +18,8 @@ Reason notOnDevice(const Query& query, const Facts& facts) {
   if (type && query.op == fcclSum) return {};
   return fmt::format(
       "{} of this op is not on CUDA yet: a CUDA communicator reduces fcclFloat32, fcclFloat16 and fcclBfloat16 with "
-      "fcclSum; use a HOST communicator for anything else.",
-      host::dtypeName(query.dtype));
+      "fcclSum, and NCCL would do the rest, but {} Or use a HOST communicator.",
+      host::dtypeName(query.dtype), facts.noNccl.empty() ? "another strategy is asked for." : facts.noNccl);
 }
 
 size_t cudaWorkspace(cuda::Protocol protocol, const Query& query, const Facts& facts) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "tuner/needs.h"
+#include "tuner/strategies.h"
 
 namespace fccl {
 namespace {
@@ -33,7 +33,7 @@ const StrategyRow* byName(fcclStrategy_t id, const Query& query, const Facts& fa
     *reason = "This strategy is not in this version.";
     return nullptr;
   }
-  *reason = firstOf({notOnDevice(query, facts), row->eligible(query, facts)});
+  *reason = cannot(*row, query, facts);
   return reason->empty() ? row : nullptr;
 }
 

@@ -8,7 +8,8 @@
 namespace fccl {
 
 std::span<const StrategyRow> strategies() {
-  static const std::array<StrategyRow, 4> rows = {kOneshotRow, kTwoshotRow, kMinLatencyRow, kUserBufferRow};
+  static const std::array<StrategyRow, 6> rows = {kOneshotRow,    kTwoshotRow, kMinLatencyRow,
+                                                  kUserBufferRow, kNcclRow,    kNcclSymmetricRow};
   return rows;
 }
 

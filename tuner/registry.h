@@ -23,6 +23,9 @@ struct Facts {
   size_t lamportSlotBytes = 0;
   double flagNanoseconds = 0;  // one-way
   size_t cacheBytes = 0;       // last-level cache per rank
+  // CUDA: why the communicator has no NCCL, or its NCCL no symmetric window, each a sentence; empty: it has.
+  std::string noNccl = "this communicator has no NCCL beside it; ask for it with nccl (FCCL_NCCL=1).";
+  std::string noNcclWindow = "there is no symmetric window of NCCL.";
   host::Simd simd = host::Simd::kGeneric;
   GroupFacts group;  // CUDA: where the ranks' GPUs are and what lies between them
 };
@@ -49,7 +52,8 @@ struct Plan {
   fcclStrategy_t strategy = fcclStrategyAuto;
   host::Protocol protocol = host::Protocol::kOneshot;
   bool windowsAligned = false;  // as in the query
-  cuda::Launch launch;
+  bool ncclStaged = false;      // NCCL_SYMMETRIC: by way of the window
+  cuda::Launch launch;          // of NCCL's strategies: the epilogue's
   host::Wire wire = host::Wire::kFlags;
   host::Kernel kernel = nullptr;
   host::Shape shape;
@@ -70,7 +74,7 @@ struct StrategyRow {
   Plan (*plan)(const Query& query, const Facts& facts);
 };
 
-// Why no strategy of the communicator's device can do this, or empty.
+// Why no kernel of FCCL's can do this on the communicator's device, or empty. Calls that NCCL can do have no norm.
 Reason notOnDevice(const Query& query, const Facts& facts);
 
 std::span<const StrategyRow> strategies();

@@ -65,6 +65,16 @@ cudaError_t plan(const DeviceFacts& facts, const CudaWorld& world, const Shape& 
 // long.
 cudaError_t planWindows(const DeviceFacts& facts, int ranks, const Shape& shape, const ShapeWish& wish, Launch* launch);
 
+// The epilogue alone, of rows that something else has reduced: ONESHOT of a world of one rank, which has no slots.
+// `state` is its own, for the launches of one stream.
+CudaWorld epilogueWorld(DeviceState* state, HostWords* words);
+cudaError_t planEpilogue(const DeviceFacts& facts, const CudaWorld& world, const Shape& shape, Launch* launch,
+                         const char** reason);
+// Rows [first, first + count) of a call with a norm; `sums` is where the first of them stands reduced, in place of
+// rows.input. It may be normOut's.
+cudaError_t launchEpilogue(const Launch& launch, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,
+                           int64_t first, int64_t count, const void* sums, cudaStream_t stream);
+
 // Enqueues one call. All ranks' kernels of a call must be able to run at the same time: see DeviceFacts::ranksOnDevice.
 // `windows`: of a plan of planWindows().
 cudaError_t launch(const Launch& launch, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,
@@ -73,7 +83,10 @@ cudaError_t launch(const Launch& launch, fcclDataType_t dtype, const CudaWorld& 
 // Loads every kernel on the current device, and lets those that stage rows have their shared memory; before plan().
 // CUDA otherwise loads a kernel when it is first used, and may wait for the device then: for ever, where a kernel of
 // another rank waits for that launch.
-cudaError_t load();
+// sharedDevice: ranks share the device. Multiprocessors on which their kernels wait then offer as much shared memory as
+// they can to other kernels, such as those of the rank that is waited for: what part of its memory a multiprocessor
+// gives to shared memory changes only while nothing runs on it, and most kernels here ask for little.
+cudaError_t load(bool sharedDevice);
 
 // Fills `bytes` (a multiple of 16) with the sentinel.
 cudaError_t arm(char* memory, uint64_t bytes, cudaStream_t stream);

@@ -97,30 +97,37 @@ const void* findWindowKernel(fcclDataType_t dtype, const Form& form) {
   }
 }
 
-cudaError_t load() {
+// Makes one kernel ready, and lets it have what shared memory it may need.
+static cudaError_t loadKernel(const void* kernel, const Form& form, int sharedPerBlock, bool sharedDevice) {
+  cudaFuncAttributes attributes;
+  cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error == cudaSuccess && sharedDevice) {
+    error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  }
+  if (error != cudaSuccess || !form.staged() || attributes.ptxVersion < 90) return error;
+  return cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+      std::min(stageBytes(form, form.maxThreads()), sharedPerBlock - static_cast<int>(attributes.sharedSizeBytes)));
+}
+
+cudaError_t load(bool sharedDevice) {
   int device = 0;
-  int sharedBytes = 0;  // that a block may have
+  int sharedPerBlock = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&sharedBytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    error = cudaDeviceGetAttribute(&sharedPerBlock, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   }
   if (error != cudaSuccess) return error;
   for (const fcclDataType_t dtype : {fcclBfloat16, fcclFloat16, fcclFloat32}) {
     for (const Form& form : kWindowForms) {
-      cudaFuncAttributes attributes;
-      const cudaError_t error = cudaFuncGetAttributes(&attributes, findWindowKernel(dtype, form));
+      error = loadKernel(findWindowKernel(dtype, form), Form(), sharedPerBlock, sharedDevice);
       if (error != cudaSuccess) return error;
     }
     for (const std::span<const Form> forms : {std::span<const Form>(kClusterForms), {kRowForms}, {kPlainForms}}) {
       for (const Form& form : forms) {
-        cudaFuncAttributes attributes;
-        error = cudaFuncGetAttributes(&attributes, findKernel(dtype, form));
+        error = loadKernel(findKernel(dtype, form), form, sharedPerBlock, sharedDevice);
         if (error != cudaSuccess) return error;
-        if (!form.staged() || attributes.ptxVersion < 90) continue;
-        const cudaError_t granted = cudaFuncSetAttribute(
-            findKernel(dtype, form), cudaFuncAttributeMaxDynamicSharedMemorySize,
-            std::min(stageBytes(form, form.maxThreads()), sharedBytes - static_cast<int>(attributes.sharedSizeBytes)));
-        if (granted != cudaSuccess) return granted;
       }
     }
   }
@@ -147,6 +154,19 @@ cudaError_t launch(const Launch& launch, fcclDataType_t dtype, const CudaWorld& 
     const RowArgs part =
         partOf(all, first, std::min(launch.rowsPerLaunch, total - first), static_cast<int64_t>(elementBytes(dtype)));
     if (const cudaError_t error = enqueue(launch, world, part, windows, stream); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t launchEpilogue(const Launch& launch, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,
+                           int64_t first, int64_t count, const void* sums, cudaStream_t stream) {
+  RowArgs all = rows;
+  all.allRows = all.rows;
+  const auto bytes = static_cast<int64_t>(elementBytes(dtype));
+  for (int64_t done = 0; done < count; done += launch.rowsPerLaunch) {
+    RowArgs part = partOf(all, first + done, std::min(launch.rowsPerLaunch, count - done), bytes);
+    part.input = advanced(sums, done * all.cols * bytes);
+    if (const cudaError_t error = enqueue(launch, world, part, nullptr, stream); error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }

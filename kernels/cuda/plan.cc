@@ -158,6 +158,16 @@ int64_t pieces(const Shape& shape, const Layout& layout, int64_t rowsPerLaunch, 
 
 }  // namespace
 
+// What one rank may have of the blocks, or clusters, that fit on its device together. While ranks wait, the one that
+// they wait for may still have other kernels to run on the same device, so all but one take half of it at most. What is
+// left over from blocks of all ranks is not enough: 13 warps of 112 registers on every multiprocessor of an H200 kept
+// out a kernel of 256 threads, for ever.
+static int shareOf(int all, int ranksOnDevice) {
+  if (ranksOnDevice == 1) return all;
+  const int share = all / (2 * (ranksOnDevice - 1));
+  return share == 0 && all >= ranksOnDevice ? 1 : share;
+}
+
 // Kernels for older architectures stage nothing.
 static int sharedBytes(const Layout& layout, const DeviceFacts& facts) {
   return facts.architecture >= 90 ? stageBytes(layout.form, layout.threads) : 0;
@@ -168,7 +178,7 @@ cudaError_t blocksOfOneRank(const void* kernel, const Layout& layout, const Devi
     int perMultiprocessor = 0;
     const cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &perMultiprocessor, kernel, layout.threads, static_cast<size_t>(sharedBytes(layout, facts)));
-    *blocks = perMultiprocessor * facts.multiprocessors / facts.ranksOnDevice;
+    *blocks = shareOf(perMultiprocessor * facts.multiprocessors, facts.ranksOnDevice);
     return error;
   }
   cudaLaunchConfig_t config{};
@@ -182,7 +192,7 @@ cudaError_t blocksOfOneRank(const void* kernel, const Layout& layout, const Devi
   config.numAttrs = 1;
   int clusters = 0;
   const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
-  *blocks = clusters * 3 / 4 / facts.ranksOnDevice * layout.cluster;
+  *blocks = shareOf(clusters * 3 / 4, facts.ranksOnDevice) * layout.cluster;
   return error;
 }
 
@@ -245,6 +255,23 @@ cudaError_t plan(const DeviceFacts& facts, const CudaWorld& world, const Shape& 
   }
   *reason = "a row is longer than the kernels take (64 Ki columns of 16 bits, 32 Ki of fp32)";
   return cudaSuccess;
+}
+
+CudaWorld epilogueWorld(DeviceState* state, HostWords* words) {
+  CudaWorld world{};
+  world.ranks = 1;
+  world.epochBytes = uint64_t{1} << 30;  // nothing stands there; as much as a launch may have
+  world.state = state;
+  world.hostWords = words;
+  return world;
+}
+
+cudaError_t planEpilogue(const DeviceFacts& facts, const CudaWorld& world, const Shape& shape, Launch* launch,
+                         const char** reason) {
+  DeviceFacts alone = facts;
+  alone.ranksOnDevice = 1;  // it waits for nobody, so it needs no room beside others
+  alone.remoteDomain = false;
+  return plan(alone, world, shape, {}, launch, reason);
 }
 
 }  // namespace fccl::cuda

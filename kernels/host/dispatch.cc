@@ -1,3 +1,7 @@
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "kernels/host/host_kernels.h"
 #include "kernels/host/kernel_tables.h"
 
@@ -20,13 +24,21 @@ FloatLookup floatLookup(Simd simd, fcclDataType_t dtype) {
 #endif
 }
 
+#if defined(__x86_64__)
+// Not every compiler's __builtin_cpu_supports knows this name. That the system keeps the registers comes with avx2.
+bool hasF16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 }  // namespace
 
 bool simdAvailable(Simd simd) {
 #if defined(__x86_64__)
   switch (simd) {
     case Simd::kGeneric: return true;
-    case Simd::kAvx2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    case Simd::kAvx2: return __builtin_cpu_supports("avx2") && hasF16c();
     case Simd::kAvx512:
       return simdAvailable(Simd::kAvx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&

@@ -1,5 +1,6 @@
 #include "kernels/host/reduce_functions.h"
 
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -36,16 +37,17 @@ using Wrapping = std::conditional_t<(sizeof(T) < 4), uint32_t, std::make_unsigne
 template <fcclRedOp_t op, class T>
 T combine(T a, T b) {
   if constexpr (op == fcclMax) {
-    if constexpr (std::is_floating_point_v<T>) return (a > b || a != a) ? a : b;  // NaN of either side goes through
+    if constexpr (std::is_floating_point_v<T>)
+      return (a > b || std::isnan(a)) ? a : b;  // NaN of either side goes through
     return a > b ? a : b;
   } else if constexpr (op == fcclMin) {
-    if constexpr (std::is_floating_point_v<T>) return (a < b || a != a) ? a : b;
+    if constexpr (std::is_floating_point_v<T>) return (a < b || std::isnan(a)) ? a : b;
     return a < b ? a : b;
   } else if constexpr (std::is_floating_point_v<T>) {
     return op == fcclProd ? a * b : a + b;
   } else {
-    const auto x = static_cast<Wrapping<T>>(a);
-    const auto y = static_cast<Wrapping<T>>(b);
+    const Wrapping<T> x = static_cast<std::make_unsigned_t<T>>(a);
+    const Wrapping<T> y = static_cast<std::make_unsigned_t<T>>(b);
     return static_cast<T>(op == fcclProd ? x * y : x + y);
   }
 }

@@ -67,6 +67,17 @@ __global__ void occupyKernel(uint64_t duration) {
   }
 }
 
+// The same, with a quarter of a multiprocessor's registers where a quarter of its threads run it.
+__global__ void holdRegistersKernel(uint64_t duration) {
+  uint32_t held[18];
+#pragma unroll
+  for (uint32_t& value : held) asm volatile("mov.u32 %0, %%clock;" : "=r"(value));
+  for (const uint64_t end = nanoseconds() + duration; nanoseconds() < end;) {
+  }
+#pragma unroll
+  for (const uint32_t value : held) asm volatile("" ::"r"(value));
+}
+
 constexpr int kBlocks = 8;
 constexpr int kThreads = 256;
 constexpr uint32_t kPoison = 0xa5a5a5a5u;
@@ -187,6 +198,25 @@ cudaError_t occupy(int left, int milliseconds, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+cudaError_t takeQuarter(cudaStream_t stream) {
+  int device = 0;
+  int shared = 0;
+  int threads = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+  }
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, device);
+  }
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(holdRegistersKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared / 4);
+  }
+  if (error != cudaSuccess) return error;
+  holdRegistersKernel<<<1, threads / 4, static_cast<size_t>(shared / 4), stream>>>(1'000'000u);
+  return cudaGetLastError();
+}
+
 cudaError_t prepareOutputs(const ExpectedOutputs& outputs, cudaStream_t stream) {
   prepareKernel<<<dim3(kBlocks, ExpectedOutputs::kElements + 1), kThreads, 0, stream>>>(outputs);
   return cudaGetLastError();
@@ -220,7 +250,8 @@ cudaError_t loadDeviceChecks() {
        {reinterpret_cast<const void*>(&fillKernel), reinterpret_cast<const void*>(&checkKernel),
         reinterpret_cast<const void*>(&nextKernel), reinterpret_cast<const void*>(&fillLateKernel),
         reinterpret_cast<const void*>(&checkEarlyKernel), reinterpret_cast<const void*>(&occupyKernel),
-        reinterpret_cast<const void*>(&prepareKernel), reinterpret_cast<const void*>(&checkOutputsKernel)}) {
+        reinterpret_cast<const void*>(&holdRegistersKernel), reinterpret_cast<const void*>(&prepareKernel),
+        reinterpret_cast<const void*>(&checkOutputsKernel)}) {
     if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess) return error;
   }
   return cudaSuccess;

@@ -25,6 +25,8 @@ cudaError_t checkSumEarly(const void* sum, void* norm, int64_t count, int ranks,
 
 // Holds all multiprocessors of the current GPU but `left` for so long.
 cudaError_t occupy(int left, int milliseconds, cudaStream_t stream);
+// One block that takes a quarter of a multiprocessor, for a millisecond.
+cudaError_t takeQuarter(cudaStream_t stream);
 
 // The outputs of a fused call and what they must be, bit by bit; what the call does not have is null.
 struct ExpectedOutputs {

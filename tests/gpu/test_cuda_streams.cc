@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <barrier>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "tests/gpu/device_checks.h"
 #include "tests/gpu/device_ranks.h"
@@ -162,6 +164,43 @@ TEST_CASE("CUDA streams: a GPU on which all but four multiprocessors are taken")
       return result;
     });
     other.synchronize();
+  }
+}
+
+TEST_CASE("CUDA streams: a kernel of the rank that the others wait for finds room beside them") {
+  FCCL_NEED_GPUS(1);
+  cudaOk(loadDeviceChecks(), "loadDeviceChecks");
+  for (const int ranks : {2, 3, 8}) {
+    CudaRanks cuda(ranks);
+    for (const fcclFusionPattern_t pattern : {fcclPatternResidualRmsNorm, fcclPatternResidualRmsNormOutQuantNvfp4}) {
+      for (const int64_t hidden : {64, 1024, 2880, 8192}) {
+        FusedCase asked;
+        asked.pattern = pattern;
+        asked.tokens = 500;
+        asked.hidden = hidden;
+        INFO(ranks << " ranks, " << asked.describe());
+        FusedProblem problem(asked, ranks);
+        std::barrier<> together(ranks);
+        runFused(cuda.group(), problem, [&](Rank& rank, FusedBuffers& own) {
+          RankDevice& device = cuda.device(rank.rank);
+          device.reset();
+          DeviceArgs call(device, asked, own);
+          device.synchronize();
+          together.arrive_and_wait();
+          const bool awaited = rank.rank == ranks - 1;
+          if (awaited) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          if (awaited) cudaOk(takeQuarter(device.stream()), "takeQuarter");
+          const fcclResult_t result = fcclAllReduceFused(&call.args(), rank.comm, device.stream());
+          device.synchronize();
+          together.arrive_and_wait();
+          fcclResult_t async = fcclSuccess;
+          rank.ok(fcclCommGetAsyncError(rank.comm, &async), "fcclCommGetAsyncError");
+          rank.ok(async, "the asynchronous error");
+          call.fetch();
+          return result;
+        });
+      }
+    }
   }
 }
 

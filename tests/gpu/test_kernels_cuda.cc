@@ -58,7 +58,7 @@ class DeviceBuffer {
 class Ranks {
  public:
   explicit Ranks(int ranks, uint64_t timeoutNanoseconds = 5'000'000'000) {
-    REQUIRE_CUDA(cuda::load());
+    REQUIRE_CUDA(cuda::load(ranks > 1));
     REQUIRE_CUDA(cuda::readDeviceFacts(0, &facts_));
     facts_.ranksOnDevice = ranks;
     hostWords_ = std::make_unique<DeviceBuffer>(sizeof(cuda::HostWords));

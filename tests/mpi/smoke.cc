@@ -48,7 +48,7 @@ void fuseAndCompare(fcclComm_t comm, MPI_Comm world) {
   constexpr int kHidden = 200;
   int rank = 0;
   MPI_Comm_rank(world, &rank);
-  std::vector<float> mine(kTokens * kHidden);
+  std::vector<float> mine(size_t{kTokens} * kHidden);
   for (size_t i = 0; i < mine.size(); ++i) mine[i] = std::cos(static_cast<float>(i + 1)) + static_cast<float>(rank);
   const std::vector<float> weight(kHidden, 1.5f);
   std::vector<float> reduced(mine.size());

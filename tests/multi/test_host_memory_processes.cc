@@ -48,7 +48,7 @@ TEST_CASE("host memory and windows: processes with several ranks each") {
         if (std::string wrong = createAndCheck(bootstrap, provider, kindOf(provider)); !wrong.empty()) return wrong;
         const Result<void*> block = allocateWindowMemory(50'000);
         if (!block.ok()) return block.status().message();
-        char* const buffer = static_cast<char*>(block.value()) + 5000 * rank + 3;
+        char* const buffer = static_cast<char*>(block.value()) + ptrdiff_t{5000} * rank + 3;
         Result<Memory> window = mapHostWindow(bootstrap, buffer, 30'000, {});
         if (!window.ok()) return window.status().message();
         if (window.value()->peer(rank) != buffer) return "peer(own rank) is not the buffer";
@@ -247,4 +247,44 @@ TEST_CASE("host memory: a rank that is late at any step is waited for") {
       CHECK(processes.wait() == "");
     }
   }
+}
+
+namespace {
+
+// Stays away for a while right after its n-th call of the bootstrap, when it has what the others told and they go on.
+class LateAfter : public Bootstrap {
+ public:
+  LateAfter(Bootstrap& bootstrap, int call, seconds delay) : bootstrap_(bootstrap), left_(call), delay_(delay) {}
+  int rank() const override { return bootstrap_.rank(); }
+  int ranks() const override { return bootstrap_.ranks(); }
+  Status allGather(void* all, size_t bytes) override { return late(bootstrap_.allGather(all, bytes)); }
+  Status barrier() override { return late(bootstrap_.barrier()); }
+  Status agree(const Status& mine) override { return late(bootstrap_.agree(mine)); }
+  void abort() override { bootstrap_.abort(); }
+
+ private:
+  Status late(Status status) {
+    if (left_-- == 0) std::this_thread::sleep_for(delay_);
+    return status;
+  }
+  Bootstrap& bootstrap_;
+  int left_;
+  seconds delay_;
+};
+
+}  // namespace
+
+TEST_CASE("host memory: a rank that attaches 5 s after all others finds what it was told of") {
+  // One group of 8 for each step after which a rank may be late, all at the same time. By name, since only a name can
+  // be gone when the rank comes.
+  constexpr fcclSharedMemory_t kByName = fcclSharedMemoryPosix;
+  std::vector<std::unique_ptr<ForkedRanks>> groups;
+  for (int step = 0; step < 9; ++step) {
+    groups.push_back(std::make_unique<ForkedRanks>(oneRankEach(8), [=](int rank, Bootstrap& bootstrap) -> std::string {
+      if (rank != 5) return createAndCheck(bootstrap, kByName, kindOf(kByName), 5000);
+      LateAfter late(bootstrap, step, seconds(5));
+      return createAndCheck(late, kByName, kindOf(kByName), 5000);
+    }));
+  }
+  for (const auto& group : groups) CHECK(group->wait() == "");
 }

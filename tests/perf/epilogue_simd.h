@@ -214,8 +214,8 @@ void quantizeNvfp4Row(const D* row, int64_t token, const EpilogueArgs& args) {
     const D* in = row + static_cast<size_t>(block) * kBlock;
     for (size_t j = 0; j < kBlock; j += Vec::kLanes) store(values + j, load(in + j));
     uint32_t largest = 0;  // of the bits, which order as the magnitudes do
-    for (size_t j = 0; j < kBlock; j++) {
-      const uint32_t magnitude = bitsOfFloat(values[j]) & 0x7fffffffU;
+    for (const float value : values) {
+      const uint32_t magnitude = bitsOfFloat(value) & 0x7fffffffU;
       largest = magnitude > largest ? magnitude : largest;
     }
     const uint8_t scale = e4m3OfFloat(global * floatOfBits(largest) / 6.0f);

@@ -23,7 +23,8 @@ void live(const fcclUniqueId& id, int rank, int ranks, const fcclConfig_t& confi
   const Rank self{rank, ranks, comm, failures};
   auto value = static_cast<float>(rank + 1);
   self.ok(fcclAllReduce(&value, &value, 1, fcclFloat32, fcclSum, comm, nullptr), "all-reduce");
-  self.expect(value == static_cast<float>(ranks * (ranks + 1) / 2), "sum");
+  const int sum = ranks * (ranks + 1) / 2;
+  self.expect(value == static_cast<float>(sum), "sum");
   self.ok(fcclCommDestroy(comm), "destroy");
 }
 
@@ -58,7 +59,9 @@ void expectFlat(const Footprint& before) {
   const Footprint after;
   CHECK(after.descriptors == before.descriptors);
   CHECK(after.mappings <= before.mappings + 8);  // the heap's own
+#if !defined(__SANITIZE_ADDRESS__)  // keeps freed memory back, to see it used, and reports what was never freed itself
   CHECK(after.resident < before.resident + (8 << 10));
+#endif
 }
 
 // An initialisation of 3 ranks that fails in a way that depends on the round.

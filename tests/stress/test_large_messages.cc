@@ -1,12 +1,17 @@
-// Counts beyond 31 bits, where an offset or a length kept in an int would go negative, and outputs beyond the caches.
+// Counts beyond 31 bits, where an offset or a length kept in an int would go negative, outputs beyond the caches, and
+// large fused calls by the thousand.
 #include <sys/mman.h>
 
 #include <cstring>
 #include <fstream>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/fused_case.h"
 #include "tests/support/test_data.h"
 #include "tests/support/thread_ranks.h"
 
@@ -72,4 +77,69 @@ TEST_CASE("stress: outputs larger than the caches, aligned and not", "[stress]")
       }
     });
   }
+}
+
+namespace {
+
+// Calls back to back with changing data, on shapes that go through every slot many times. Every byte of every output of
+// every call is compared: with the reference in the first calls, then with what was right there.
+void largeCalls(int64_t tokens, int calls, Seconds limit) {
+  constexpr int kProblems = 3;
+  FusedCase asked;
+  asked.pattern = fcclPatternResidualRmsNormOutQuantNvfp4;
+  asked.tokens = tokens;
+  asked.hidden = 8192;
+  std::vector<std::unique_ptr<FusedProblem>> problems;
+  for (int i = 0; i < kProblems; ++i) {
+    asked.seed = static_cast<uint64_t>(i) + 1;
+    problems.push_back(std::make_unique<FusedProblem>(asked, 2));
+  }
+  RankGroup group(2);
+  std::mutex checking;  // a FusedProblem is checked by one thread at a time
+  group.run(
+      "large fused calls",
+      [&](Rank& rank) {
+        std::vector<std::unique_ptr<FusedBuffers>> own;
+        std::vector<FusedOutputs> right(kProblems);
+        for (const auto& problem : problems) {
+          own.push_back(std::make_unique<FusedBuffers>(*problem, rank.rank, asked.pattern));
+        }
+        for (int call = 0; call < calls; ++call) {
+          const auto which = static_cast<size_t>(call % kProblems);
+          fcclFusedArgs_t& args = own[which]->args;
+          FusedOutputs& expected = right[which];
+          args.strategy = call / kProblems % 2 == 0 ? fcclStrategyOneshot : fcclStrategyTwoshot;
+          const std::pair<void*, const Bytes*> outputs[] = {{args.residualOut, &expected.residual},
+                                                            {args.normOut, &expected.norm},
+                                                            {args.quantOut, &expected.quant},
+                                                            {args.scaleOut, &expected.scales}};
+          for (const auto& [data, bytes] : outputs) std::memset(data, call, bytes->size());
+          if (!rank.ok(fcclAllReduceFused(&args, rank.comm, nullptr), "large call")) return;
+          if (call < kProblems) {
+            expected = own[which]->outputs();
+            const std::lock_guard lock(checking);
+            const std::string wrong = problems[which]->check(asked.pattern, expected, expected.norm);
+            if (!wrong.empty()) return rank.expect(false, wrong);
+          }
+          for (const auto& [data, bytes] : outputs) {
+            if (std::memcmp(data, bytes->data(), bytes->size()) == 0) continue;
+            return rank.expect(false, "call " + std::to_string(call) + " differs from the first with this data");
+          }
+        }
+        for (const auto& buffers : own) {
+          const std::string damage = buffers->intact();
+          rank.expect(damage.empty(), damage);
+        }
+      },
+      limit);
+}
+
+}  // namespace
+
+TEST_CASE("stress: large fused calls, every byte of every call", "[stress]") {
+  largeCalls(100, slowness() > 1 ? 8 : 40, Seconds(100));
+}
+
+TEST_CASE("stress: ten thousand large fused calls, every byte of every call", "[.soak]") {
+  largeCalls(512, 10'000, Seconds(3000));
 }

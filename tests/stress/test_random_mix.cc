@@ -51,7 +51,7 @@ struct MixBuffers {
   std::vector<float> input, residual, reduced, residualOut, norm, weight;
 };
 
-constexpr size_t kMostElements = 40 * 5000;
+constexpr size_t kMostElements = size_t{40} * 5000;
 
 // Makes call number `call` and checks reducedOut and residualOut exactly and the norm for plausibility.
 std::string mixedCall(uint64_t call, const Rank& rank, MixBuffers& own) {

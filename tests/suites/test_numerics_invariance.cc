@@ -136,7 +136,7 @@ TEST_CASE("invariance: equal rows of one batch give equal bytes", "[invariance]"
     asked.hidden = 511;
     asked.strategy = strategy;
     FusedProblem problem(asked, 3);
-    const size_t rowBytes = 511 * 4;
+    const size_t rowBytes = size_t{511} * 4;
     for (size_t row = 1; row < 17; ++row) {
       for (Bytes& input : problem.inputs) std::memcpy(&input[row * rowBytes], input.data(), rowBytes);
       std::memcpy(&problem.residual[row * rowBytes], problem.residual.data(), rowBytes);

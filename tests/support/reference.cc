@@ -27,8 +27,8 @@ T combine(fcclRedOp_t op, T a, T b) {
     return op == fcclProd ? a * b : a + b;
   } else {
     // 64-bit unsigned arithmetic wraps without being undefined; the low bits are those of the narrow type.
-    const auto wideA = static_cast<uint64_t>(a);
-    const auto wideB = static_cast<uint64_t>(b);
+    const auto wideA = static_cast<uint64_t>(static_cast<std::make_unsigned_t<T>>(a));
+    const auto wideB = static_cast<uint64_t>(static_cast<std::make_unsigned_t<T>>(b));
     switch (op) {
       case fcclMax: return std::max(a, b);
       case fcclMin: return std::min(a, b);

@@ -84,7 +84,7 @@ TEST_CASE("aliasing: every other overlap of an output is refused, and nothing is
 TEST_CASE("aliasing: inputs may share memory, and outputs may touch", "[aliasing]") {
   RankGroup group(2);
   group.run("input == residual, outputs in one block", [](Rank& rank) {
-    constexpr size_t kCount = 3 * 32;
+    constexpr size_t kCount = size_t{3} * 32;
     std::vector<float> input(kCount);
     for (size_t i = 0; i < kCount; ++i) {
       input[i] = static_cast<float>(inputValue(DataKind::kPlain, fcclFloat32, 9, 0, 2, 0, i));

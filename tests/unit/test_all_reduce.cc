@@ -81,7 +81,8 @@ void reduceAndCheck(RankGroup& group, const ReduceCase& asked, uint64_t seed) {
       const size_t element = dtypeBytes(asked.dtype);
       const bool negative = (own[i - i % element + element - 1] & 0x80) != 0 && asked.dtype % 2 == 0;
       if (i % element == element - 1) own[i] = negative ? 0xff : 0;
-      if (element == 1) own[i] = static_cast<uint8_t>(hash(seed + static_cast<uint64_t>(rank), i) % 8 - negative * 8);
+      if (element == 1)
+        own[i] = static_cast<uint8_t>(hash(seed + static_cast<uint64_t>(rank), i) % 8 - (negative ? 8 : 0));
     }
   }
   reduceAndCheck(group, asked, data);
@@ -237,15 +238,15 @@ TEST_CASE("all-reduce: subnormals, signed zeros, Inf and NaN", "[all-reduce]") {
 TEST_CASE("all-reduce: every bit pattern of the 16-bit types passes", "[all-reduce]") {
   RankGroup group(2, testConfig(kSlotBytes));
   for (const fcclDataType_t dtype : {fcclFloat16, fcclBfloat16}) {
-    std::vector<Bytes> data(2, Bytes(65536 * 2));
+    std::vector<Bytes> data(2, Bytes(size_t{65536} * 2));
     for (uint32_t i = 0; i < 65536; ++i) {
       const auto one = static_cast<uint16_t>(i);
-      std::memcpy(&data[0][2 * i], &one, 2);  // the other rank holds zeros
+      std::memcpy(&data[0][size_t{2} * i], &one, 2);  // the other rank holds zeros
     }
     for (const fcclRedOp_t op : {fcclSum, fcclMax, fcclMin}) reduceAndCheck(group, {dtype, op, 65536}, data);
     for (uint32_t i = 0; i < 65536; ++i) {
       const auto one = static_cast<uint16_t>(hash(3, i));
-      std::memcpy(&data[1][2 * i], &one, 2);
+      std::memcpy(&data[1][size_t{2} * i], &one, 2);
     }
     for (const fcclRedOp_t op : kAllOps) reduceAndCheck(group, {dtype, op, 65536}, data);
   }

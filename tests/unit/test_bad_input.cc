@@ -103,7 +103,7 @@ TEST_CASE("bad input: numbers of a fused call", "[bad-input]") {
   for (const int pattern : {-1, 7, 255, INT32_MIN}) {
     table.push_back({"unknown pattern", "pattern", [pattern](auto& a) { setUnknown(&a.pattern, pattern); }});
   }
-  for (const int strategy : {-1, 0, 6, 1000}) {
+  for (const int strategy : {-1, 6, 7, 9, 1000}) {
     table.push_back({"unknown strategy", "strategy", [strategy](auto& a) { setUnknown(&a.strategy, strategy); }});
   }
   refuseEach(group, caseOf(fcclPatternResidualRmsNormOutQuantFp8), table);
@@ -350,6 +350,8 @@ TEST_CASE("bad input: fcclCommInit and its configuration", "[bad-input]") {
   };
   refused(0, 0, "nranks");
   refused(-1, 0, "nranks");
+  refused(257, 0, "nranks");
+  refused(2560, 0, "nranks");
   refused(INT32_MAX, 0, "nranks");
   refused(2, -1, "rank");
   refused(2, 2, "rank");
@@ -372,7 +374,7 @@ TEST_CASE("bad input: fcclCommInit and its configuration", "[bad-input]") {
       {"version", [](auto& c) { c.version = 77; }},
       {"deviceType", [](auto& c) { c.deviceType = 7; }},
       {"deviceType", [](auto& c) { c.deviceType = -2; }},
-      {"strategy", [](auto& c) { c.strategy = 0; }},
+      {"strategy", [](auto& c) { c.strategy = 9; }},
       {"strategy", [](auto& c) { c.strategy = 6; }},
       {"checkCalls", [](auto& c) { c.checkCalls = 2; }},
       {"timeoutMs", [](auto& c) { c.timeoutMs = -5; }},
@@ -381,6 +383,8 @@ TEST_CASE("bad input: fcclCommInit and its configuration", "[bad-input]") {
       {"bindCores", [](auto& c) { c.bindCores = -7; }},
       {"slotBytes", [](auto& c) { c.slotBytes = 0; }},
       {"slotBytes", [](auto& c) { c.slotBytes = -4096; }},
+      {"slotBytes", [](auto& c) { c.slotBytes = (64 << 20) + 1; }},
+      {"slotBytes", [](auto& c) { c.slotBytes = 640 << 20; }},
       {"slotBytes", [](auto& c) { c.slotBytes = INT32_MAX; }},
   };
   for (const BadConfig& bad : table) {

@@ -115,6 +115,20 @@ TEST_CASE("256 ranks come up and gather") {
   CHECK(secondsSince(start) < 20 * slowness());
 }
 
+TEST_CASE("1000 ranks come up and gather", "[.soak]") {
+  BootstrapGroup group = connectRanks(1000, newId(), bootstrapOptions(milliseconds(60'000)), Seconds(100));
+  REQUIRE(group.text() == "");
+  Failures failures;
+  group.run(
+      "collectives",
+      [&](Bootstrap& bootstrap) {
+        checkAllGather(bootstrap, 40, 1, &failures);
+        if (!bootstrap.barrier().ok()) failures.add("barrier");
+      },
+      Seconds(100));
+  CHECK(failures.text() == "0 failures");
+}
+
 TEST_CASE("two groups at once do not wait for each other") {
   const fcclUniqueId ids[2] = {newId(), newId()};
   Failures failures;

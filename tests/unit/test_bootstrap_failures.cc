@@ -53,7 +53,7 @@ TEST_CASE("calls that do not fit are an error on every rank") {
   REQUIRE(group.text() == "");
   Failures failures;
   group.run("misfit", [&](Bootstrap& bootstrap) {
-    std::vector<char> all(4 * 200'000);
+    std::vector<char> all(size_t{4} * 200'000);
     const Status status = bootstrap.allGather(all.data(), bootstrap.rank() == 2 ? 200'000 : 100'000);
     if (status.code() != fcclInvalidUsage || !contains(status.message(), "of 200000 bytes") ||
         !contains(status.message(), "of 100000 bytes")) {

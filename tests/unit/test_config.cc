@@ -106,6 +106,32 @@ TEST_CASE("config: fields, and the environment above them", "[config]") {
   CHECK(options.simd == host::Simd::kGeneric);
 }
 
+TEST_CASE("config: a program of version 2, where nccl was padding", "[config]") {
+  fcclConfig_t config = FCCL_CONFIG_INITIALIZER;
+  config.version = 2;
+  config.nccl = 0x55555555;
+  config.cudaWorkspaceBytes = 2 << 20;
+  const Options options = resolved(&config);
+  CHECK_FALSE(options.wantsNccl());
+  CHECK(options.cudaWorkspaceBytes == 2 << 20);
+}
+
+TEST_CASE("config: NCCL beside the communicator is asked for, or follows from the strategy", "[config]") {
+  CHECK_FALSE(resolved(nullptr).wantsNccl());
+  fcclConfig_t config = FCCL_CONFIG_INITIALIZER;
+  config.nccl = 1;
+  CHECK(resolved(&config).wantsNccl());
+  Environment environment;
+  environment.nccl = false;
+  environment.ncclLibrary = "/opt/libnccl.so";
+  CHECK_FALSE(resolved(&config, environment).wantsNccl());
+  CHECK(resolved(&config, environment).ncclLibrary == "/opt/libnccl.so");
+  for (const fcclStrategy_t strategy : {fcclStrategyNccl, fcclStrategyNcclSymmetric}) {
+    config.strategy = strategy;
+    CHECK(resolved(&config, environment).wantsNccl());
+  }
+}
+
 TEST_CASE("config: a field left undefined keeps the parent's value", "[config]") {
   Options parent;
   parent.timeoutMs = 1234;
@@ -132,7 +158,8 @@ TEST_CASE("config: bad fields are named", "[config]") {
       {"version", [](fcclConfig_t& c) { c.version = FCCL_CONFIG_VERSION + 1; }},
       {"deviceType", [](fcclConfig_t& c) { c.deviceType = 3; }},
       {"deviceType", [](fcclConfig_t& c) { c.deviceType = -2; }},
-      {"strategy", [](fcclConfig_t& c) { c.strategy = 0; }},
+      {"strategy", [](fcclConfig_t& c) { c.strategy = 9; }},
+      {"nccl", [](fcclConfig_t& c) { c.nccl = 2; }},
       {"strategy", [](fcclConfig_t& c) { c.strategy = 6; }},
       {"checkCalls", [](fcclConfig_t& c) { c.checkCalls = 2; }},
       {"timeoutMs", [](fcclConfig_t& c) { c.timeoutMs = -2; }},

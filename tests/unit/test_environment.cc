@@ -88,12 +88,27 @@ TEST_CASE("an empty environment leaves every default", "[environment]") {
 }
 
 TEST_CASE("every variable reaches its field", "[environment]") {
-  const Environment environment =
-      valueOf({"FCCL_DEBUG=INFO", "FCCL_STRATEGY=twoshot", "FCCL_CHECK=1", "FCCL_TIMEOUT_MS=1500",
-               "FCCL_INIT_TIMEOUT_MS=0", "FCCL_SHARED_MEMORY=posix", "FCCL_BIND_CORES=0", "FCCL_SLOT_BYTES=8192",
-               "FCCL_SOCKET_IFNAME=^lo,docker", "FCCL_COMM_ID=node7:4711", "FCCL_SIMD=avx2", "FCCL_DEVICE=cuda",
-               "FCCL_ALLOW_SHARED_DEVICE=1", "FCCL_CUDA_WORKSPACE_BYTES=1048576", "FCCL_CUDA_MEMORY=ipc",
-               "FCCL_TOPO_FILE=/a/in.json", "FCCL_TOPO_DUMP=/a/out.json", "FCCL_HOSTID=left", "PATH=/bin"});
+  const Environment environment = valueOf({"FCCL_DEBUG=INFO",
+                                           "FCCL_STRATEGY=twoshot",
+                                           "FCCL_CHECK=1",
+                                           "FCCL_TIMEOUT_MS=1500",
+                                           "FCCL_INIT_TIMEOUT_MS=0",
+                                           "FCCL_SHARED_MEMORY=posix",
+                                           "FCCL_BIND_CORES=0",
+                                           "FCCL_SLOT_BYTES=8192",
+                                           "FCCL_SOCKET_IFNAME=^lo,docker",
+                                           "FCCL_COMM_ID=node7:4711",
+                                           "FCCL_SIMD=avx2",
+                                           "FCCL_DEVICE=cuda",
+                                           "FCCL_ALLOW_SHARED_DEVICE=1",
+                                           "FCCL_CUDA_WORKSPACE_BYTES=1048576",
+                                           "FCCL_CUDA_MEMORY=ipc",
+                                           "FCCL_NCCL=1",
+                                           "FCCL_NCCL_LIB=/opt/libnccl.so",
+                                           "FCCL_TOPO_FILE=/a/in.json",
+                                           "FCCL_TOPO_DUMP=/a/out.json",
+                                           "FCCL_HOSTID=left",
+                                           "PATH=/bin"});
   CHECK(environment.debug == LogLevel::kInfo);
   CHECK(environment.strategy == fcclStrategyTwoshot);
   CHECK(environment.checkCalls == true);
@@ -109,6 +124,8 @@ TEST_CASE("every variable reaches its field", "[environment]") {
   CHECK(environment.allowSharedDevice == true);
   CHECK(environment.cudaWorkspaceBytes == 1 << 20);
   CHECK(environment.cudaMemory == CudaMemoryWay::kIpc);
+  CHECK(environment.nccl == true);
+  CHECK(environment.ncclLibrary == "/opt/libnccl.so");
   CHECK(environment.topologyFile == "/a/in.json");
   CHECK(environment.topologyDump == "/a/out.json");
   CHECK(environment.hostId == "left");
@@ -122,6 +139,8 @@ TEST_CASE("every word of every choice is understood, whatever its case", "[envir
   CHECK(valueOf({"FCCL_STRATEGY=ONESHOT"}).strategy == fcclStrategyOneshot);
   CHECK(valueOf({"FCCL_STRATEGY=min_latency"}).strategy == fcclStrategyMinLatency);
   CHECK(valueOf({"FCCL_STRATEGY=Ub"}).strategy == fcclStrategyUb);
+  CHECK(valueOf({"FCCL_STRATEGY=NCCL"}).strategy == fcclStrategyNccl);
+  CHECK(valueOf({"FCCL_STRATEGY=nccl_symmetric"}).strategy == fcclStrategyNcclSymmetric);
   CHECK(valueOf({"FCCL_CHECK=0"}).checkCalls == false);
   CHECK(valueOf({"FCCL_BIND_CORES=1"}).bindCores == true);
   CHECK(valueOf({"FCCL_SHARED_MEMORY=auto"}).sharedMemory == fcclSharedMemoryAuto);
@@ -148,7 +167,7 @@ TEST_CASE("a bad value names the variable, the value and what is allowed", "[env
   const Row rows[] = {
       {"FCCL_DEBUG=loud", "it can be none, warn, info, trace."},
       {"FCCL_DEBUG=1", "it can be none, warn, info, trace."},
-      {"FCCL_STRATEGY=nccl", "it can be auto, oneshot, twoshot, min_latency, ub."},
+      {"FCCL_STRATEGY=nvls", "it can be auto, oneshot, twoshot, min_latency, ub, nccl, nccl_symmetric."},
       {"FCCL_CHECK=2", "it can be 0, 1."},
       {"FCCL_CHECK=yes", "it can be 0, 1."},
       {"FCCL_BIND_CORES= 1", "it can be 0, 1."},
@@ -222,7 +241,8 @@ TEST_CASE("a bad value in the process's environment is read()'s error", "[enviro
   const ScopedVariable strategy("FCCL_STRATEGY", "fastest");
   const Result<Environment> result = Environment::read();
   REQUIRE_FALSE(result.ok());
-  CHECK(result.status().message() == "FCCL_STRATEGY is 'fastest'; it can be auto, oneshot, twoshot, min_latency, ub.");
+  CHECK(result.status().message() ==
+        "FCCL_STRATEGY is 'fastest'; it can be auto, oneshot, twoshot, min_latency, ub, nccl, nccl_symmetric.");
 }
 
 TEST_CASE("the log writes one line per text, from its level upwards", "[environment]") {

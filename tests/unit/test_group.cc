@@ -79,8 +79,8 @@ TEST_CASE("group: arguments of fused calls are copied, and groups nest", "[group
     REQUIRE(output[r][0] == 0);
   }
   REQUIRE(fcclGroupEnd() == fcclSuccess);
-  for (int r = 0; r < 2; ++r) {
-    for (int i = 0; i < 4; ++i) CHECK(output[r][i] == static_cast<float>(11 * (i + 1)));
+  for (const auto& own : output) {
+    for (int i = 0; i < 4; ++i) CHECK(own[i] == static_cast<float>(11 * (i + 1)));
   }
 }
 

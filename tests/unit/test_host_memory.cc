@@ -189,7 +189,7 @@ TEST_CASE("windows: a part of a block, between threads") {
           const WindowBlock block(100'000);
           if (block.data == nullptr) return "no memory";
           if (reinterpret_cast<uintptr_t>(block.data) % 64 != 0) return "not aligned";
-          char* const buffer = block.data + 64 * rank + 5;  // other places on other ranks
+          char* const buffer = block.data + ptrdiff_t{64} * rank + 5;  // other places on other ranks
           Result<Memory> window = mapHostWindow(bootstrap, buffer, 50'000, {});
           if (!window.ok()) return window.status().message();
           if (window.value()->peer(rank) != buffer) return "peer(own rank) is not the buffer";

@@ -132,7 +132,7 @@ TEST_CASE("perf: a row shows medians, p99, ratio and what was checked", "[perf]"
   CHECK(contains(first, "16384          4096      float     sum      -1      2.00    8.19    8.19      0 "));
   CHECK(contains(first, "9.00"));
   CHECK(contains(first, "near 55/60 ns"));
-  CHECK(second.rfind("#", 0) == 0);
+  CHECK(second.starts_with('#'));
   CHECK(contains(second, "mpi      8.00    2.05    2.05    N/A"));
   CHECK(contains(second, "fccl/mpi 0.250 -"));
   CHECK(contains(footText({row}, 2), "Out of bounds values : 0 OK"));

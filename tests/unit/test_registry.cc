@@ -71,7 +71,8 @@ TEST_CASE("registry: every strategy has one row", "[registry]") {
     CHECK(findStrategy(row.id)->name == row.name);
     CHECK(std::string(row.mechanism).size() > 20);
   }
-  CHECK(ids == std::set<int>{fcclStrategyOneshot, fcclStrategyTwoshot, fcclStrategyMinLatency, fcclStrategyUb});
+  CHECK(ids == std::set<int>{fcclStrategyOneshot, fcclStrategyTwoshot, fcclStrategyMinLatency, fcclStrategyUb,
+                             fcclStrategyNccl, fcclStrategyNcclSymmetric});
   // AUTO is the choice among rows, not a row.
   CHECK(findStrategy(fcclStrategyAuto) == nullptr);
 }
@@ -153,8 +154,8 @@ TEST_CASE("registry: TWOSHOT without a share for everybody is ONESHOT", "[regist
     INFO(ranks << " ranks");
     CHECK(protocolOf(normQuery(ranks - 1, 64), factsOf(ranks)) == Protocol::kOneshot);
     CHECK(protocolOf(normQuery(ranks, 64), factsOf(ranks)) == Protocol::kTwoshot);
-    CHECK(protocolOf(plainQuery(64 * ranks - 1), factsOf(ranks)) == Protocol::kOneshot);
-    CHECK(protocolOf(plainQuery(64 * ranks), factsOf(ranks)) == Protocol::kTwoshot);
+    CHECK(protocolOf(plainQuery(int64_t{64} * ranks - 1), factsOf(ranks)) == Protocol::kOneshot);
+    CHECK(protocolOf(plainQuery(int64_t{64} * ranks), factsOf(ranks)) == Protocol::kTwoshot);
   }
   CHECK(protocolOf(normQuery(64, 64), factsOf(1)) == Protocol::kOneshot);
   // A row per owner does not fit the smallest slot.
@@ -235,6 +236,66 @@ TEST_CASE("registry: windows on CUDA: UB as on HOST by its name, by AUTO where i
   }
 }
 
+TEST_CASE("registry: NCCL's strategies need a GPU, and NCCL beside the communicator", "[registry]") {
+  const StrategyRow& plain = *findStrategy(fcclStrategyNccl);
+  const StrategyRow& symmetric = *findStrategy(fcclStrategyNcclSymmetric);
+  const Query query = normQuery(64, 8192);
+  Facts facts = factsOf(2);
+  for (const StrategyRow* row : {&plain, &symmetric}) {
+    const Reason onHost = row->eligible(query, facts);
+    CHECK(isSentence(onHost));
+    CHECK(onHost.find("on HOST") != std::string::npos);
+  }
+  facts.device = fcclDeviceCuda;
+  for (const StrategyRow* row : {&plain, &symmetric}) {
+    const Reason notAsked = row->eligible(query, facts);
+    CHECK(isSentence(notAsked));
+    CHECK(notAsked.find("FCCL_NCCL=1") != std::string::npos);
+  }
+  facts.noNccl = "there is no NCCL here, says the loader.";
+  CHECK(plain.eligible(query, facts) == facts.noNccl);
+  CHECK(symmetric.eligible(query, facts) == facts.noNccl);
+  facts.noNccl.clear();
+  CHECK(plain.eligible(query, facts).empty());
+  CHECK(symmetric.eligible(query, facts) == facts.noNcclWindow);
+  CHECK(isSentence(facts.noNcclWindow));
+  facts.noNcclWindow.clear();
+  CHECK(symmetric.eligible(query, facts).empty());
+  CHECK(plain.plan(query, facts).strategy == fcclStrategyNccl);
+  CHECK(symmetric.plan(query, facts).strategy == fcclStrategyNcclSymmetric);
+  CHECK(plain.workspace(query, facts) == 0);
+  // AUTO has kernels of its own for this.
+  CHECK_FALSE(isNccl(chooseStrategy(query, facts).id));
+}
+
+TEST_CASE("registry: what is staged in NCCL's window", "[registry]") {
+  CHECK(ncclStagingBytes(2, 2) == 293'487);
+  CHECK(ncclStagingBytes(8, 4) == 467'300);
+  CHECK(ncclStagingBytes(31, 2) == 4'274);
+  CHECK(ncclStagingBytes(32, 2) == 0);
+  Facts facts = factsOf(2);
+  facts.device = fcclDeviceCuda;
+  const auto staged = [&](const Query& query) { return kNcclSymmetricRow.plan(query, facts).ncclStaged; };
+  CHECK_FALSE(staged(normQuery(17, 8192)));
+  CHECK(staged(normQuery(18, 8192)));
+  CHECK_FALSE(staged(plainQuery(146'743, fcclBfloat16)));
+  CHECK(staged(plainQuery(146'744, fcclBfloat16)));
+  CHECK_FALSE(kNcclRow.plan(normQuery(4096, 8192), facts).ncclStaged);
+}
+
+TEST_CASE("registry: what CUDA kernels cannot do names NCCL", "[registry]") {
+  Facts facts = factsOf(2);
+  facts.device = fcclDeviceCuda;
+  CHECK(notOnDevice(plainQuery(16, fcclFloat32), facts).empty());
+  for (const Query& query : {plainQuery(16, fcclInt32), plainQuery(16, fcclFloat32, fcclMax)}) {
+    const Reason reason = notOnDevice(query, facts);
+    CHECK(isSentence(reason));
+    CHECK(reason.find("FCCL_NCCL=1") != std::string::npos);
+  }
+  facts.device = fcclDeviceHost;
+  CHECK(notOnDevice(plainQuery(16, fcclInt32), facts).empty());
+}
+
 TEST_CASE("registry: alignment changes nothing but streaming", "[registry]") {
   // It may differ between ranks, so nothing that ranks must do alike may depend on it.
   for (const int ranks : {2, 4}) {
@@ -257,6 +318,33 @@ TEST_CASE("registry: alignment changes nothing but streaming", "[registry]") {
     }
   }
   CHECK(chooseStrategy(normQuery(4096, 8192), factsOf(2)).plan(normQuery(4096, 8192), factsOf(2)).shape.streamOutput);
+}
+
+TEST_CASE("registry: no number of tokens is a step for a fused call", "[registry]") {
+  // A cap on tokens, from a flag array or a pool, would show as another strategy or as more chunks per row.
+  for (const int ranks : {2, 4, 8}) {
+    for (const double flag : {kNear, kFar}) {
+      for (const int64_t tokens : {80, 128, 2048, 16'383}) {
+        const Facts facts = factsOf(ranks, flag);
+        const auto planOf = [&](int64_t rows) {
+          const Query query = normQuery(rows, 4096);
+          return chooseStrategy(query, facts).plan(query, facts);
+        };
+        const Plan plan = planOf(tokens);
+        const Plan next = planOf(tokens + 1);
+        INFO(fmt::format("{} ranks, {} ns, {} tokens", ranks, flag, tokens));
+        REQUIRE(plan.kernel != nullptr);
+        CHECK(next.kernel == plan.kernel);
+        CHECK(next.strategy == plan.strategy);
+        CHECK(next.protocol == plan.protocol);
+        CHECK(next.wire == plan.wire);
+        CHECK(next.shape.rowsPerChunk == plan.shape.rowsPerChunk);
+        CHECK(next.shape.colsPerChunk == plan.shape.colsPerChunk);
+        CHECK(next.shape.streamStaging == plan.shape.streamStaging);
+        CHECK(next.shape.streamOutput == plan.shape.streamOutput);
+      }
+    }
+  }
 }
 
 TEST_CASE("registry: chunks of 10000 random shapes fit their slots", "[registry]") {

@@ -52,7 +52,8 @@ TEST_CASE("a Status is a success or carries code and sentence", "[base]") {
   CHECK(error.code() == fcclInvalidArgument);
   CHECK(error.message() == "count is 7; it must not be.");
 
-  const Status copy = error;
+  Status copy;
+  copy = error;
   CHECK(copy.code() == fcclInvalidArgument);
   CHECK(copy.message() == error.message());
 }

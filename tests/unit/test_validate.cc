@@ -175,9 +175,9 @@ TEST_CASE("validate: sizes at the limits", "[validate]") {
   CHECK(quantScaleBytes(1, INT64_MAX / 16 * 16, fcclPatternResidualRmsNormQuantNvfp4, fcclScaleSwizzled128x4, &bytes)
             .code() == fcclInvalidArgument);
   REQUIRE(quantScaleBytes(129, 2880, fcclPatternResidualRmsNormQuantNvfp4, fcclScaleSwizzled128x4, &bytes).ok());
-  CHECK(bytes == 256 * 180);
+  CHECK(bytes == size_t{256} * 180);
   REQUIRE(quantScaleBytes(9, 48, fcclPatternResidualRmsNormOutQuantNvfp4, fcclScaleSwizzled8x4, &bytes).ok());
-  CHECK(bytes == 16 * 4);
+  CHECK(bytes == size_t{16} * 4);
   REQUIRE(quantScaleBytes(9, 48, fcclPatternResidualRmsNormOutQuantNvfp4, fcclScaleLinear, &bytes).ok());
   CHECK(bytes == 27);
   REQUIRE(quantScaleBytes(9, 47, fcclPatternResidualRmsNormQuantFp8, fcclScaleLinear, &bytes).ok());

@@ -145,12 +145,13 @@ class Bench {
   void run(const std::string& pattern, const cuda::ShapeWish& wish) {
     const float scale = pattern == "nvfp4" ? 336.0f : 0.03f;
     cuda::DeviceFacts facts;
+    const int ranksOnDevice = (static_cast<int>(ranks_.size()) + options_.gpus - 1) / options_.gpus;
     for (int g = 0; g < options_.gpus; g++) {
       use(static_cast<size_t>(g));
-      CHECK_CUDA(cuda::load());
+      CHECK_CUDA(cuda::load(ranksOnDevice > 1));
       CHECK_CUDA(cuda::readDeviceFacts(g, &facts));
     }
-    facts.ranksOnDevice = (static_cast<int>(ranks_.size()) + options_.gpus - 1) / options_.gpus;
+    facts.ranksOnDevice = ranksOnDevice;
     facts.programmatic = !options_.noPdl;
     facts.remoteDomain = !options_.sameDomain;
     const auto protocol = options_.protocol == "twoshot" ? cuda::Protocol::kTwoshot : cuda::Protocol::kOneshot;

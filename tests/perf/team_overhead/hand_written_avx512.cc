@@ -146,9 +146,10 @@ void plain(World& world, const Call& call) {
   char* from = link.open(0);
   if (from == nullptr) return;
   const bool first = world.rank == 0;
-  for (int64_t at = 0; at < bytes; at += 4 * 64) {
+  constexpr int64_t kStep = 256;
+  for (int64_t at = 0; at < bytes; at += kStep) {
 #pragma GCC unroll 4
-    for (int64_t k = 0; k < 4 * 64; k += 64) {
+    for (int64_t k = 0; k < kStep; k += 64) {
       const __m512 theirs = _mm512_castsi512_ps(link.take(from + at + k));
       const __m512 mine = _mm512_castsi512_ps(load64(in + at + k));
       __m512 sum = _mm512_add_ps(_mm512_setzero_ps(), first ? mine : theirs);
@@ -168,6 +169,7 @@ void fused(World& world, const Call& call) {
   const char* weight = static_cast<const char*>(a.weight);
   const bool first = world.rank == 0;
   const __m512 bias = _mm512_set1_ps(a.weightBias);
+  constexpr int64_t kStep = 128;
   for (int64_t i = 0; i <= a.rows; i++) {
     if (i < a.rows) link.send(rowOf(a.input, i), bytes, i);
     if (i == 0) continue;
@@ -178,9 +180,9 @@ void fused(World& world, const Call& call) {
     char* residualOut = static_cast<char*>(a.residualOut) + (i - 1) * bytes;
     char* normOut = static_cast<char*>(a.normOut) + (i - 1) * bytes;
     __m512 squares[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
-    for (int64_t at = 0; at < bytes; at += 4 * 32) {
+    for (int64_t at = 0; at < bytes; at += kStep) {
 #pragma GCC unroll 4
-      for (int k = 0; k < 4; k++) {
+      for (int64_t k = 0; k < 4; k++) {
         const int64_t p = at + k * 32;
         const __m512 theirs = widen(link.take(from + p));
         const __m512 mine = widen(load32(own + p));
@@ -201,7 +203,7 @@ void fused(World& world, const Call& call) {
     const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt(v[0] / static_cast<float>(a.cols) + a.eps));
     const bool fetches = wire == HandWire::kStreamed && i < a.rows;
     const char* ahead = link.ahead(i);
-    for (int64_t at = 0; at < bytes; at += 4 * 32) {
+    for (int64_t at = 0; at < bytes; at += kStep) {
       if (fetches) {
         __builtin_prefetch(ahead + at);
         __builtin_prefetch(ahead + at + 64);
@@ -209,7 +211,7 @@ void fused(World& world, const Call& call) {
         __builtin_prefetch(residual + bytes + at + 64, 0, 2);
       }
 #pragma GCC unroll 4
-      for (int k = 0; k < 4; k++) {
+      for (int64_t k = 0; k < 4; k++) {
         const int64_t p = at + k * 32;
         const __m512 value = _mm512_mul_ps(widen(load32(residualOut + p)), scale);
         const __m256i norm = round(_mm512_mul_ps(value, _mm512_add_ps(widen(load32(weight + p)), bias)));
