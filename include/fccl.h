@@ -299,6 +299,39 @@ FCCL_API fcclResult_t fcclAllReduceFused(const fcclFusedArgs_t* args, fcclComm_t
 FCCL_API fcclResult_t fcclQuantScaleBytes(int64_t tokens, int64_t hidden, fcclFusionPattern_t pattern,
                                           fcclScaleLayout_t layout, size_t* bytes);
 
+/* ---- Choice --------------------------------------------------------------------------------------------------- */
+
+#define FCCL_QUERY_MAGIC 0xfcc1a5c0u
+#define FCCL_QUERY_VERSION 1u
+
+/* A call that is asked about. Start from FCCL_QUERY_INITIALIZER. */
+typedef struct {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  fcclFusionPattern_t pattern;
+  fcclDataType_t dtype; /* fp32, fp16 or bf16; with fcclPatternAllReduce any */
+  fcclRedOp_t op;       /* fcclSum, but for fcclPatternAllReduce */
+  int64_t tokens;       /* rows, > 0 */
+  int64_t hidden;       /* columns, > 0; a multiple of 16 for NVFP4 */
+  int inputInWindow;    /* 1: the input lies in a registered window */
+  int outputInWindow;   /* 1: the output of a call without norm does */
+  fcclStrategy_t strategy;
+} fcclQuery_t;
+
+#define FCCL_QUERY_INITIALIZER                                                                                       \
+  {                                                                                                                  \
+    sizeof(fcclQuery_t), FCCL_QUERY_MAGIC, FCCL_QUERY_VERSION, fcclPatternAllReduce, fcclBfloat16, fcclSum, 1, 1, 0, \
+        0, fcclStrategyAuto                                                                                          \
+  }
+
+/* Writes to buffer, in words, which strategy comm takes for such a call, how that is decided, and of every other
+ * strategy why it cannot do the call, or what it would need: lines of text, ended by a zero. Local; moves and enqueues
+ * nothing, and may be called from any thread and while a stream is captured. Where the text does not fit, buffer holds
+ * its beginning and the call is fcclInvalidArgument with the bytes that are needed; size 0 with buffer NULL asks for
+ * them. The program fccl-info prints the same for machines that are not at hand. */
+FCCL_API fcclResult_t fcclExplain(fcclComm_t comm, const fcclQuery_t* query, char* buffer, size_t size);
+
 /* ---- Groups --------------------------------------------------------------------------------------------------- */
 
 /* For one thread that drives several ranks. Between the two, fcclCommInit, fcclCommSplit, fcclAllReduce,

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 
 #include "base/check.h"
 #include "base/status.h"
@@ -13,6 +14,7 @@
 #include "lib/engine.h"
 #include "lib/errors.h"
 #include "lib/plan_cache.h"
+#include "lib/rank_record.h"
 #include "lib/validate.h"
 #include "lib/watcher.h"
 #include "lib/window_table.h"
@@ -76,6 +78,7 @@ class Communicator {
   // The steps of create().
   Status meet(const fcclUniqueId& id);
   Status survey();
+  Status agreeOnLinks(std::span<const RankRecord> records);
   Status share();
   Status look();
   void watch();

@@ -1,6 +1,5 @@
 // How a communicator comes to be. Every step ends with the same result on every rank, so that no rank goes on alone:
-//   meet    bootstrap; every rank tells its record; settings that differ end it here
-//   survey  the topology, where a file is to be read or written
+//   meet    bootstrap; every rank tells its record; settings that differ end it here; then the topology
 //   share   symmetric memory, armed before any peer can use it
 //   look    what plans need to know of the machine, measured together
 #include "base/check.h"
@@ -36,7 +35,6 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const fcclUniqueId& i
                                                            const Options& options) {
   std::unique_ptr<Communicator> communicator(new Communicator(rank, ranks, options));
   FCCL_TRY(communicator->meet(id));
-  FCCL_TRY(communicator->survey());
   FCCL_TRY(communicator->share());
   FCCL_TRY(communicator->look());
   communicator->watch();
@@ -62,7 +60,8 @@ Status Communicator::meet(const fcclUniqueId& id) {
   facts_.cores = coresOfAll(records);
   facts_.cacheBytes = cacheBytesPerRank(records);
   facts_.simd = options_.simd;
-  facts_.group = groupOf(records);
+  FCCL_TRY(survey());
+  FCCL_TRY(agreeOnLinks(records));
   world_.wait.pauses = ranks() <= facts_.cores ? kPausesBeforeYield : 0;
   engine_ = options_.deviceType == fcclDeviceCuda ? makeCudaEngine(world_, options_, facts_.ranksPerDevice)
                                                   : makeHostEngine(world_, options_);
@@ -82,9 +81,24 @@ Status Communicator::survey() {
   return bootstrap_->agree(mine);
 }
 
+// By rank 0's topology, whatever the others see, so that all decide alike.
+Status Communicator::agreeOnLinks(std::span<const RankRecord> records) {
+  facts_.group = groupOf(records);
+  if (options_.deviceType != fcclDeviceCuda) return {};
+  if (rank() == 0) {
+    addLinks(topology(), records, &facts_.group);
+    for (const std::string& note : topology().notes) FCCL_INFO("topology: {}", note);
+  }
+  FCCL_TRY_ASSIGN(const std::vector<GroupFacts> all, bootstrap_->exchange(facts_.group));
+  facts_.group = all[0];
+  return {};
+}
+
 const Topology& Communicator::topology() {
-  if (!topology_.has_value()) topology_ = detectTopology();
-  return *topology_;
+  if (topology_.has_value()) return *topology_;
+  // Looked at once per process, since NVML takes its time.
+  static const Topology machine = detectTopology();
+  return machine;
 }
 
 Status Communicator::share() {

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
 #include "lib/validate.h"
@@ -194,6 +195,36 @@ GroupFacts groupOf(std::span<const RankRecord> records) {
   group.ranksPerGpu = ranksPerDevice(records);
   group.sm = std::ranges::min_element(records, {}, &RankRecord::cudaGeneration)->cudaGeneration;
   return group;
+}
+
+void addLinks(const Topology& topology, std::span<const RankRecord> records, GroupFacts* group) {
+  const bool named = std::ranges::any_of(topology.nodes, [](const TopologyNode& node) {
+    return std::ranges::any_of(node.gpus, [](const TopologyGpu& gpu) { return !gpu.uuid.empty(); });
+  });
+  std::vector<CudaUuid> known;
+  std::vector<GpuPlace> places;
+  const std::vector<GpuPlace> inOrder = placeInOrder(topology, static_cast<int>(records.size()));
+  if (inOrder.empty()) return;
+  for (const RankRecord& record : records) {
+    GpuPlace place;
+    if (named) {
+      if (!findGpu(topology, describeUuid(record.cudaUuid), &place)) return;
+    } else {
+      // Ranks that share a GPU share its place.
+      const auto same = std::ranges::find(known, record.cudaUuid);
+      place = inOrder[static_cast<size_t>(same - known.begin())];
+      if (same == known.end()) known.push_back(record.cudaUuid);
+    }
+    places.push_back(place);
+  }
+  // Peer access, nodes and generation are known from the ranks themselves.
+  const GroupFacts facts = groupFacts(topology, places);
+  group->link = facts.link;
+  group->oneFabric = facts.oneFabric;
+  group->multicast = facts.multicast;
+  group->gigabytesPerSecond = facts.gigabytesPerSecond;
+  group->latencyNanoseconds = facts.latencyNanoseconds;
+  group->memoryGigabytesPerSecond = facts.memoryGigabytesPerSecond;
 }
 
 size_t cacheBytesPerRank(std::span<const RankRecord> records) {

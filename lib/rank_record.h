@@ -59,6 +59,10 @@ int ranksPerDevice(std::span<const RankRecord> records);
 // What the ranks that have met have in common: of one node, with peer access, which is tried when memory is shared.
 GroupFacts groupOf(std::span<const RankRecord> records);
 
+// Adds what a topology says of the links between the ranks' GPUs, found by uuid. A topology that has no uuids is one of
+// a file: its GPUs are taken in order. Nothing is added where a GPU is not in it.
+void addLinks(const Topology& topology, std::span<const RankRecord> records, GroupFacts* group);
+
 // A rank's part of the last-level cache, the smallest of all ranks.
 size_t cacheBytesPerRank(std::span<const RankRecord> records);
 

@@ -1,6 +1,7 @@
+#include <algorithm>
+
 #include "tuner/chunking.h"
 #include "tuner/cost_model.h"
-#include "tuner/needs.h"
 #include "tuner/static_table.h"
 #include "tuner/strategies.h"
 
@@ -45,7 +46,7 @@ bool knowsMachine(const Facts& facts) {
 }
 
 bool isEligible(const StrategyRow& row, const Query& query, const Facts& facts) {
-  return notOnDevice(query, facts).empty() && row.eligible(query, facts).empty();
+  return cannot(row, query, facts).empty();
 }
 
 // The row that a cell names; NULL, with the reason in `step`, where the cell settles nothing. What other kernels lost
@@ -61,7 +62,7 @@ const StrategyRow* rowOfCell(const StaticTable& table, const TableCell& cell, co
     *step += ", where NCCL beat that table's kernels, not FCCL's: the model decides.";
     return nullptr;
   }
-  if (row == nullptr || !isEligible(*row, query, facts)) {
+  if (row == nullptr || isNccl(row->id) || !isEligible(*row, query, facts)) {
     *step += ", which is not to be had here: the model decides.";
     return nullptr;
   }
@@ -96,7 +97,8 @@ const StrategyRow* byModel(const Query& query, const Facts& facts, std::vector<s
   double least = 0;
   std::string times;
   for (const StrategyRow& row : strategies()) {
-    if (!isEligible(row, query, facts)) continue;
+    // NCCL's bits depend on the number of tokens: AUTO takes it where nothing else can do the call.
+    if (isNccl(row.id) || !isEligible(row, query, facts)) continue;
     const std::optional<Cost> cost = predict(row.name, query, facts);
     if (!cost) continue;
     times += fmt::format("{}{} {:.1f} us", times.empty() ? "" : ", ", row.name, cost->total());
@@ -123,6 +125,11 @@ const StrategyRow* byRule(const Query& query, const Facts& facts, std::vector<st
 
 Decision decide(const Query& query, const Facts& facts) {
   Decision decision;
+  const auto eligible = [&](const StrategyRow& row) { return isEligible(row, query, facts); };
+  if (std::ranges::none_of(strategies(), eligible)) {
+    decision.steps.push_back(cannot(kOneshotRow, query, facts));
+    return decision;
+  }
   if (prefersWindows(query, facts)) {
     decision.row = &kUserBufferRow;
     decision.steps.emplace_back("The buffers lie in windows, which saves the staging: UB.");
@@ -130,10 +137,10 @@ Decision decide(const Query& query, const Facts& facts) {
   if (decision.row == nullptr && knowsMachine(facts)) decision.row = byTable(query, facts, &decision.steps);
   if (decision.row == nullptr && knowsMachine(facts)) decision.row = byModel(query, facts, &decision.steps);
   if (decision.row == nullptr) decision.row = byRule(query, facts, &decision.steps);
-  if (const Reason reason = firstOf({notOnDevice(query, facts), decision.row->eligible(query, facts)});
-      !reason.empty()) {
-    decision.row = nullptr;
-    decision.steps.push_back(reason);
+  if (!isEligible(*decision.row, query, facts)) {
+    const Reason reason = cannot(*decision.row, query, facts);
+    decision.row = &*std::ranges::find_if(strategies(), eligible);
+    decision.steps.push_back(fmt::format("{} So {}.", reason, decision.row->name));
   }
   return decision;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tuner/needs.h"
+#include "tuner/strategies.h"
 
 namespace fccl {
 namespace {
@@ -10,12 +11,6 @@ namespace {
 constexpr int64_t kLowPrecisionUnit = 16;  // elements of a pack of FP8, per rank
 
 const KnownStrategy kPlanned[] = {
-    {"NCCL", "ncclAllReduce, then one kernel for the epilogue", nullptr,
-     [](const Query&, const Facts& facts) { return needCuda("NCCL", facts); }},
-    {"NCCL_SYMMETRIC", "ncclAllReduce over registered windows, then one kernel for the epilogue", nullptr,
-     [](const Query&, const Facts& facts) {
-       return firstOf({needCuda("NCCL_SYMMETRIC", facts), needOneNvlinkDomain("NCCL_SYMMETRIC", facts)});
-     }},
     {"LOWPRECISION", "FP8 with block scales on the wire; by name only, since it rounds", nullptr,
      [](const Query& query, const Facts& facts) {
        return firstOf({needFloats("LOWPRECISION", query), needMappedPeers("LOWPRECISION", facts),
@@ -54,9 +49,7 @@ std::vector<KnownStrategy> knownStrategies() {
 }
 
 Reason notPossible(const KnownStrategy& strategy, const Query& query, const Facts& facts) {
-  if (strategy.row != nullptr) {
-    return firstOf({notOnDevice(query, facts), strategy.unmet(query, facts)});
-  }
+  if (strategy.row != nullptr) return cannot(*strategy.row, query, facts);
   const Reason unmet = strategy.unmet(query, facts);
   if (!unmet.empty()) return fmt::format("not in this version, and {}", unmet);
   return "not in this version; these ranks and this call have what it needs.";

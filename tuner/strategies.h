@@ -21,6 +21,12 @@ inline bool isNccl(fcclStrategy_t strategy) {
   return strategy == fcclStrategyNccl || strategy == fcclStrategyNcclSymmetric;
 }
 
+// Why the row cannot do the query, or empty: NCCL's rows need no kernels of FCCL's.
+inline Reason cannot(const StrategyRow& row, const Query& query, const Facts& facts) {
+  Reason noKernel = isNccl(row.id) ? Reason() : notOnDevice(query, facts);
+  return noKernel.empty() ? row.eligible(query, facts) : noKernel;
+}
+
 // From so many bytes on a buffer in no window is worth the way through one.
 size_t ncclStagingBytes(int ranks, size_t elementBytes);
 

@@ -50,6 +50,8 @@ PIN(constants, FCCL_SPLIT_NOCOLOR == -1 && FCCL_DTYPE_SAME == -1 && FCCL_CONFIG_
 PIN(version, FCCL_VERSION(1, 2, 3) == 10203);
 
 #if defined(__LP64__)
+PIN(query, sizeof(fcclQuery_t) == 64 && offsetof(fcclQuery_t, pattern) == 16 && offsetof(fcclQuery_t, tokens) == 32 &&
+               offsetof(fcclQuery_t, inputInWindow) == 48 && offsetof(fcclQuery_t, strategy) == 56);
 PIN(config_size, sizeof(fcclConfig_t) == 72);
 PIN(config_version_3, FCCL_CONFIG_VERSION == 3u && offsetof(fcclConfig_t, nccl) == 68);
 PIN(config_cuda, offsetof(fcclConfig_t, cudaDevice) == 56 && offsetof(fcclConfig_t, allowSharedDevice) == 60 &&

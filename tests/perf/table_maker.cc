@@ -65,9 +65,10 @@ void takeRow(const std::string& file, int ranks, const Json& row, std::map<CellK
   }
 }
 
-// Empty where there is nothing to choose between.
+// Empty where there is nothing to choose between, or nothing of FCCL's.
 std::string fastest(const Times& times, const std::string& before, double tie) {
-  if (times.size() < 2) return "";
+  const auto isNccl = [](const auto& entry) { return entry.first.starts_with("NCCL"); };
+  if (times.size() < 2 || std::ranges::all_of(times, isNccl)) return "";
   std::string best;
   double least = 0;
   for (const auto& [strategy, medians] : times) {
@@ -116,8 +117,10 @@ MadeTable makeTable(const std::vector<std::pair<std::string, Json>>& reports, co
     const bool continues = std::tie(key.ranks, key.op, key.hidden) == std::tie(last.ranks, last.op, last.hidden);
     const std::string best = fastest(times, continues ? before : "", options.tie);
     if (best.empty()) {
-      made.notes.push_back(fmt::format("{} ranks, {}, hidden {}, {} tokens: only {} was timed, left out.", key.ranks,
-                                       kOps[key.op], key.hidden, key.tokens, times.begin()->first));
+      std::vector<std::string> timed;
+      for (const auto& [strategy, medians] : times) timed.push_back(strategy);
+      made.notes.push_back(fmt::format("{} ranks, {}, hidden {}, {} tokens: left out, since only {} was timed.",
+                                       key.ranks, kOps[key.op], key.hidden, key.tokens, fmt::join(timed, ", ")));
       continue;
     }
     made.csv += fmt::format("{},{},{},{},{}\n", key.ranks, kOps[key.op], key.hidden, key.tokens, best);

@@ -264,3 +264,43 @@ TEST_CASE("config: FCCL_HOSTID says which ranks share a node", "[config]") {
   const Status status = agreeOnRecords(std::vector<RankRecord>{left, right});
   CHECK(contains(status.message(), "FCCL_HOSTID or boot id left and right"));
 }
+
+TEST_CASE("config: links between the ranks' GPUs are found by uuid, in a file without uuids by order", "[config]") {
+  std::vector<RankRecord> records(3);
+  for (size_t r = 0; r < records.size(); r++) {
+    records[r].deviceType = fcclDeviceCuda;
+    records[r].cudaGeneration = 90;
+    records[r].cudaUuid[0] = static_cast<uint8_t>(r + 1);
+  }
+  const auto text = [](const char* first, const char* second, const char* third) {
+    return fmt::format(
+        R"({{"format": 1, "nodes": [{{"gpus": [{{"sm": 90{}}}, {{"sm": 90{}}}, {{"sm": 90{}}}], "links": [
+      {{"between": "all", "kind": "pcie", "gigabytesPerSecond": 20, "peerAccess": true}},
+      {{"between": [0, 1], "kind": "nvlink", "gigabytesPerSecond": 80, "peerAccess": true}}]}}]}})",
+        first, second, third);
+  };
+  const auto linksOf = [&](const std::string& json, int ranks) {
+    const std::span<const RankRecord> some(records.data(), static_cast<size_t>(ranks));
+    GroupFacts group = groupOf(some);
+    addLinks(parseTopology(json, "t").value(), some, &group);
+    CHECK(group.sm == 90);
+    CHECK(group.peerAccess);
+    CHECK(group.nodes == 1);
+    return group;
+  };
+  const std::string noUuids = text("", "", "");
+  CHECK(linksOf(noUuids, 2).link == LinkKind::kNvlink);
+  CHECK(linksOf(noUuids, 2).gigabytesPerSecond == 80);
+  CHECK(linksOf(noUuids, 3).link == LinkKind::kPcie);
+  const std::string third = R"(, "uuid": "GPU-02000000-0000-0000-0000-000000000000")";
+  const std::string first = R"(, "uuid": "GPU-01000000-0000-0000-0000-000000000000")";
+  CHECK(linksOf(text(first.c_str(), "", third.c_str()), 2).link == LinkKind::kPcie);
+  CHECK(linksOf(text(first.c_str(), third.c_str(), ""), 2).link == LinkKind::kNvlink);
+  // The third rank's GPU is in no file.
+  CHECK(linksOf(text(first.c_str(), third.c_str(), ""), 3).link == LinkKind::kSelf);
+  // Two ranks on one GPU, and no link between them.
+  records[1].cudaUuid = records[0].cudaUuid;
+  CHECK(linksOf(noUuids, 2).link == LinkKind::kSelf);
+  CHECK(linksOf(noUuids, 2).ranksPerGpu == 2);
+  CHECK(linksOf(noUuids, 3).link == LinkKind::kNvlink);
+}

@@ -83,8 +83,8 @@ TEST_CASE("table maker: what settles nothing is left out and said", "[table]") {
   const MadeTable made = make({report({{"auto", 1, 2.0, 7.0}, {"oneshot", 8, 2.0}})});
   CHECK(made.cells == 0);
   REQUIRE(made.notes.size() == 2);
-  CHECK(made.notes[0] == "2 ranks, RESIDUAL_RMS_NORM, hidden 8192, 1 tokens: only NCCL was timed, left out.");
-  CHECK(made.notes[1] == "2 ranks, RESIDUAL_RMS_NORM, hidden 8192, 8 tokens: only ONESHOT was timed, left out.");
+  CHECK(made.notes[0] == "2 ranks, RESIDUAL_RMS_NORM, hidden 8192, 1 tokens: left out, since only NCCL was timed.");
+  CHECK(made.notes[1] == "2 ranks, RESIDUAL_RMS_NORM, hidden 8192, 8 tokens: left out, since only ONESHOT was timed.");
 }
 
 TEST_CASE("table maker: reports that cannot be used are refused by name", "[table]") {
