@@ -44,12 +44,15 @@ constexpr Choices<fcclDeviceType_t, 3> kDeviceTypes{
 constexpr Choices<CudaMemoryWay, 3> kCudaMemoryWays{
     {{"auto", CudaMemoryWay::kAuto}, {"vmm", CudaMemoryWay::kVmm}, {"ipc", CudaMemoryWay::kIpc}}};
 
+constexpr Choices<NcclShim, 3> kNcclShims{{{"0", NcclShim::kOff}, {"1", NcclShim::kOn}, {"always", NcclShim::kAlways}}};
+
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 // As lib/ allows for the field of the configuration.
 constexpr int kMinSlotBytes = 4096;
 constexpr int kMaxSlotBytes = 64 << 20;
 constexpr int kMinCudaWorkspaceBytes = 1 << 20;
 constexpr int kMaxCudaWorkspaceBytes = 1 << 30;
+constexpr int kMaxNcclShimBytes = 1 << 30;
 
 std::string lower(std::string_view text) {
   std::string result(text);
@@ -153,6 +156,11 @@ constexpr std::array kVariables{
              }},
     Variable{"FCCL_CUDA_MEMORY",
              [](auto name, auto value, auto* e) { return parseChoice(name, value, kCudaMemoryWays, &e->cudaMemory); }},
+    Variable{"FCCL_NCCL_SHIM",
+             [](auto name, auto value, auto* e) { return parseChoice(name, value, kNcclShims, &e->ncclShim); }},
+    Variable{
+        "FCCL_NCCL_SHIM_BYTES",
+        [](auto name, auto value, auto* e) { return parseInt(name, value, 0, kMaxNcclShimBytes, &e->ncclShimBytes); }},
     Variable{"FCCL_NCCL", [](auto name, auto value, auto* e) { return parseChoice(name, value, kSwitch, &e->nccl); }},
     Variable{"FCCL_NCCL_LIB", [](auto, auto value, auto* e) { return take(value, &e->ncclLibrary); }},
     Variable{"FCCL_TOPO_FILE", [](auto, auto value, auto* e) { return take(value, &e->topologyFile); }},

@@ -17,6 +17,9 @@ enum class SimdTarget { kAuto, kGeneric, kAvx2, kAvx512 };
 // How GPU memory is shared: allocations of the driver's virtual memory management, or cudaMalloc and cudaIpc.
 enum class CudaMemoryWay { kAuto, kVmm, kIpc };
 
+// Which calls of NCCL's the preload shim serves by FCCL: none, those that gain, or, for tests, those of one rank too.
+enum class NcclShim { kOff, kOn, kAlways };
+
 struct Environment {
   static constexpr size_t kMostHostId = 63;
 
@@ -38,6 +41,8 @@ struct Environment {
   CudaMemoryWay cudaMemory = CudaMemoryWay::kAuto;  // FCCL_CUDA_MEMORY=auto|vmm|ipc
   std::optional<bool> nccl;                         // FCCL_NCCL=0|1
   std::optional<std::string> ncclLibrary;           // FCCL_NCCL_LIB: a path, or a name for the loader
+  NcclShim ncclShim = NcclShim::kOn;                // FCCL_NCCL_SHIM=0|1|always
+  std::optional<int> ncclShimBytes;                 // FCCL_NCCL_SHIM_BYTES
   std::optional<std::string> topologyFile;          // FCCL_TOPO_FILE
   std::optional<std::string> topologyDump;          // FCCL_TOPO_DUMP
   std::optional<std::string> hostId;                // FCCL_HOSTID

@@ -14,3 +14,7 @@ if(count EQUAL 0)
   message(SEND_ERROR "readelf names no library that ${LIBRARY} needs")
 endif()
 message(STATUS "${count} needed libraries looked at")
+# Nor a part of the few spare bytes of the static block of thread-local memory: dlopen() would fail where they are taken.
+if(output MATCHES "STATIC_TLS")
+  message(SEND_ERROR "${LIBRARY} has thread-local variables of the initial-exec model (STATIC_TLS)")
+endif()

@@ -1,6 +1,7 @@
 # libfccl.so, the public headers, and what pkg-config and find_package(fccl) read.
 include(CMakePackageConfigHelpers)
 install(TARGETS fccl EXPORT fcclTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS fccl_nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(DIRECTORY transport/topologies DESTINATION ${CMAKE_INSTALL_DATADIR}/fccl FILES_MATCHING PATTERN "*.json")
 install(EXPORT fcclTargets NAMESPACE fccl:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/fccl)

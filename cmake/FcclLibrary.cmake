@@ -104,5 +104,18 @@ target_link_options(fccl PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-script=${f
 if(NOT FCCL_SANITIZE)
   target_link_options(fccl PRIVATE -Wl,--no-undefined)
 endif()
+
+# libfccl-nccl.so, for LD_PRELOAD: NCCL's functions, served by libfccl.so where that is faster (lib/shim).
+file(GLOB sources CONFIGURE_DEPENDS lib/shim/*.cc)
+list(FILTER sources EXCLUDE REGEX "/cuda_[a-z_]+\\.cc$")
+add_library(fccl_nccl SHARED ${sources} lib/shim/cuda_stream_order$<$<NOT:$<BOOL:${fccl_have_cuda}>>:_absent>.cc
+                             $<TARGET_OBJECTS:fccl_base>)
+target_link_libraries(fccl_nccl PRIVATE fccl_internal fccl Threads::Threads ${CMAKE_DL_LIBS})
+if(fccl_have_cuda)
+  target_link_libraries(fccl_nccl PRIVATE CUDA::cudart_static)
+endif()
+target_link_options(fccl_nccl PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/fccl-nccl.map)
+set_target_properties(fccl_nccl PROPERTIES OUTPUT_NAME fccl-nccl INSTALL_RPATH "$ORIGIN")
+
 set_target_properties(fccl PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0 LINKER_LANGUAGE CXX
                                       LINK_DEPENDS ${fccl_version_script})

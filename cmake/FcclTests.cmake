@@ -133,7 +133,7 @@ target_link_libraries(fccl-which-nccl PRIVATE fccl_static)
 
 fccl_test_folder(unit 60)
 if(TARGET fccl-unit-tests)
-  add_dependencies(fccl-unit-tests fake_nccl fake_engine fccl-which-nccl)
+  add_dependencies(fccl-unit-tests fake_nccl fake_engine fccl-which-nccl fccl_nccl)
 endif()
 if(TARGET fccl-unit-tests AND TARGET fccl_perf_parts)
   target_link_libraries(fccl-unit-tests PRIVATE fccl_perf_parts)

@@ -9,7 +9,7 @@
 
 namespace fccl::group {
 
-thread_local int depth = 0;
+constinit thread_local int depth = 0;
 
 namespace {
 

@@ -8,8 +8,10 @@
 
 namespace fccl::group {
 
-// How deep the calling thread is in groups. Read by every call, so kept where it costs one load.
-extern thread_local int depth __attribute__((tls_model("initial-exec")));
+// How deep the calling thread is in groups. Not in the static block of thread-local memory, whose few spare bytes do
+// not hold what the CUDA runtime has beside it: a program that loads the library while it runs (Python) would be
+// refused.
+extern constinit thread_local int depth __attribute__((tls_model("local-dynamic")));
 inline bool open() { return depth > 0; }
 
 // Keeps a call for the end of the group. `comm`: whose it is, NULL for one that has none yet; calls of one communicator

@@ -47,7 +47,8 @@ bool inProcess(void** handle) {
   if (*handle != nullptr) return true;
   (void)dlerror();
   *handle = RTLD_DEFAULT;
-  return dlsym(RTLD_DEFAULT, "ncclAllReduce") != nullptr;
+  // FCCL's own shim (lib/shim) is no NCCL.
+  return dlsym(RTLD_DEFAULT, "fcclNcclShim") == nullptr && dlsym(RTLD_DEFAULT, "ncclAllReduce") != nullptr;
 }
 
 }  // namespace

@@ -304,6 +304,42 @@ FAKE_API int ncclAllGather(const void* in, void* out, size_t count, int dtype, n
   constexpr size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
   return nowOrInGroup(comm, [=] { return allGather(in, out, count * kBytes[dtype], comm); });
 }
+FAKE_API int ncclCommInitRankConfig(ncclComm** comm, int ranks, UniqueId id, int rank, void*) {
+  if (const int code = enter("ncclCommInitRankConfig"); code != 0) return code;
+  const std::string key(id.bytes);
+  return nowOrInGroup(comm, [=] { return init(comm, ranks, key, rank); });
+}
+// Every rank of the parent; a color below 0 gets none.
+FAKE_API int ncclCommSplit(ncclComm* parent, int color, int key, ncclComm** comm, void*) {
+  if (const int code = enter("ncclCommSplit"); code != 0) return code;
+  *comm = nullptr;
+  const int wish[2] = {color, key};
+  std::vector<int> all(2 * static_cast<size_t>(parent->meeting->count));
+  if (const int code = allGather(wish, all.data(), sizeof wish, parent); code != 0) return code;
+  const int number = parent->splits++;
+  if (color < 0) return kSuccess;
+  int ranks = 0;
+  int rank = 0;
+  for (int r = 0; r < parent->meeting->count; r++) {
+    const auto at = 2 * static_cast<size_t>(r);
+    if (all[at] != color) continue;
+    ranks++;
+    if (all[at + 1] < key || (all[at + 1] == key && r < parent->rank)) rank++;
+  }
+  return init(comm, ranks, parent->key + "/" + std::to_string(number) + "/" + std::to_string(color), rank);
+}
+FAKE_API int ncclCommFinalize(ncclComm*) { return enter("ncclCommFinalize"); }
+FAKE_API int ncclBroadcast(const void* in, void* out, size_t count, int dtype, int root, ncclComm* comm, void*) {
+  if (const int code = enter("ncclBroadcast"); code != 0) return code;
+  constexpr size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+  const size_t bytes = count * kBytes[dtype];
+  return nowOrInGroup(comm, [=] {
+    std::vector<char> all(bytes * static_cast<size_t>(comm->meeting->count));
+    if (const int code = allGather(in, all.data(), bytes, comm); code != 0) return code;
+    std::memcpy(out, all.data() + static_cast<size_t>(root) * bytes, bytes);
+    return static_cast<int>(kSuccess);
+  });
+}
 FAKE_API int ncclMemAlloc(void** pointer, size_t bytes) {
   if (const int code = enter("ncclMemAlloc"); code != 0) return code;
   *pointer = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);

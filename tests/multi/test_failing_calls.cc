@@ -63,7 +63,7 @@ const RankProgram kFailing("failing-calls", [](RankProcess& self) {
     } else if (comm != nullptr) {
       end = "WRONG: there is an error and a communicator";
     } else if (!isSentence(end)) {
-      end = "WRONG: no sentence: " + end;
+      end = fmt::format("WRONG: no sentence: {}", end);
     }
     self.send(fmt::format("done {} {} {} {} {} {}", static_cast<int>(result), calls.count,
                           calls.failed.empty() ? "-" : calls.failed, openDescriptors(), mappedLines(), end));

@@ -2,7 +2,6 @@
 // each other ends at the time limit.
 #include <fmt/format.h>
 
-#include <thread>
 #include <vector>
 
 #include "tests/support/catch.h"

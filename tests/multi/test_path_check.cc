@@ -1,5 +1,7 @@
 // The look at every path between two ranks when a communicator is made: it passes where memory is memory, and names the
 // pair where it is not.
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "tests/support/catch.h"

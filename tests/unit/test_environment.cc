@@ -104,6 +104,8 @@ TEST_CASE("every variable reaches its field", "[environment]") {
                                            "FCCL_CUDA_WORKSPACE_BYTES=1048576",
                                            "FCCL_CUDA_MEMORY=ipc",
                                            "FCCL_NCCL=1",
+                                           "FCCL_NCCL_SHIM=always",
+                                           "FCCL_NCCL_SHIM_BYTES=4096",
                                            "FCCL_NCCL_LIB=/opt/libnccl.so",
                                            "FCCL_TOPO_FILE=/a/in.json",
                                            "FCCL_TOPO_DUMP=/a/out.json",
@@ -125,6 +127,8 @@ TEST_CASE("every variable reaches its field", "[environment]") {
   CHECK(environment.cudaWorkspaceBytes == 1 << 20);
   CHECK(environment.cudaMemory == CudaMemoryWay::kIpc);
   CHECK(environment.nccl == true);
+  CHECK(environment.ncclShim == fccl::NcclShim::kAlways);
+  CHECK(environment.ncclShimBytes == 4096);
   CHECK(environment.ncclLibrary == "/opt/libnccl.so");
   CHECK(environment.topologyFile == "/a/in.json");
   CHECK(environment.topologyDump == "/a/out.json");

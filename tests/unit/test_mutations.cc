@@ -1,9 +1,6 @@
 // Whether the tests see what they are there to see: protocols and outputs with the shards of two ranks mixed up must be
 // found wrong. Data that is equal on all ranks, or in all shards, would let them pass.
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "kernels/host/float_kernels.h"

@@ -1,0 +1,89 @@
+#include "lib/shim/attached.h"
+
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "base/log.h"
+#include "fccl_nccl.h"
+#include "lib/shim/real.h"
+
+namespace fccl::shim {
+namespace {
+
+struct Table {
+  std::shared_mutex mutex;
+  std::unordered_map<void*, std::shared_ptr<Attached>> entries;
+  uint64_t made = 0;
+};
+// Never destroyed: programs use NCCL until their very end.
+Table& table() {
+  static auto* const instance = new Table();
+  return *instance;
+}
+
+std::shared_ptr<Attached> remove(void* ncclComm) {
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  const auto it = all.entries.find(ncclComm);
+  if (it == all.entries.end()) return nullptr;
+  std::shared_ptr<Attached> entry = std::move(it->second);
+  all.entries.erase(it);
+  return entry;
+}
+
+}  // namespace
+
+void attach(void* ncclComm) {
+  const Result<Environment> environment = Environment::read();
+  auto entry = std::make_shared<Attached>();
+  if (environment.ok()) {
+    entry->policy.mode = environment.value().ncclShim;
+    entry->policy.mostBytes = static_cast<size_t>(environment.value().ncclShimBytes.value_or(kMostBytes));
+  } else {
+    entry->policy.mode = NcclShim::kOff;
+    FCCL_WARN("NCCL shim: nothing is served by FCCL: {}", environment.status().message());
+  }
+  if (entry->policy.mode == NcclShim::kOff) return;
+  callReal("ncclCommUserRank", ncclComm, &entry->rank);
+  callReal("ncclCommCount", ncclComm, &entry->ranks);
+  const bool wanted = entry->ranks > 1 || entry->policy.mode == NcclShim::kAlways;
+  fcclComm_t comm = nullptr;
+  if (wanted && fcclCommInitNccl(&comm, static_cast<struct ncclComm*>(ncclComm), nullptr) != fcclSuccess) {
+    FCCL_INFO("NCCL shim: rank {} of {}: everything goes to NCCL: {}", entry->rank, entry->ranks,
+              fcclGetLastError(nullptr));
+  }
+  entry->comm = comm;
+  Table& all = table();
+  const std::lock_guard lock(all.mutex);
+  entry->number = all.made++;
+  all.entries[ncclComm] = std::move(entry);
+}
+
+void detach(void* ncclComm, bool abort) {
+  const std::shared_ptr<Attached> entry = remove(ncclComm);
+  if (entry == nullptr) return;
+  // Relaxed: counts for a text.
+  FCCL_INFO("NCCL shim: rank {} of {}: ncclAllReduce was served by FCCL {} times, by NCCL {} times.", entry->rank,
+            entry->ranks, entry->byFccl.load(std::memory_order_relaxed), entry->byNccl.load(std::memory_order_relaxed));
+  const std::lock_guard lock(entry->mutex);
+  const fcclComm_t comm = entry->comm.exchange(nullptr);
+  if (comm == nullptr) return;
+  const fcclResult_t gone = abort ? fcclCommAbort(comm) : fcclCommDestroy(comm);
+  if (gone != fcclSuccess) FCCL_WARN("NCCL shim: {}", fcclGetLastError(nullptr));
+}
+
+std::shared_ptr<Attached> find(void* ncclComm) {
+  Table& all = table();
+  const std::shared_lock lock(all.mutex);
+  const auto it = all.entries.find(ncclComm);
+  return it == all.entries.end() ? nullptr : it->second;
+}
+
+void enqueueOn(void* ncclComm, void* stream) {
+  const std::shared_ptr<Attached> at = find(ncclComm);
+  if (at == nullptr || at->comm == nullptr) return;
+  const std::lock_guard lock(at->mutex);
+  at->order.follow(stream);
+}
+
+}  // namespace fccl::shim

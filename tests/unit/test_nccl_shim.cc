@@ -1,0 +1,275 @@
+// libfccl-nccl.so in front of the stand-in: without a GPU FCCL has no communicator there, and every call must reach
+// NCCL as it came. And which calls FCCL would serve.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lib/shim/policy.h"
+#include "tests/support/catch.h"
+#include "tests/support/fake_nccl.h"
+#include "tests/support/scoped_variable.h"
+#include "tests/support/text.h"
+#include "tests/support/thread_ranks.h"
+
+using namespace fccl;
+using namespace fccl::test;
+using shim::Policy;
+
+namespace {
+
+constexpr const char* kShim = FCCL_BINARY_DIR "/libfccl-nccl.so";
+
+struct UniqueId {
+  char bytes[128];
+};
+
+// The functions that a program gets which loads the shim in NCCL's place.
+struct Shim {
+  Shim() {
+    fake();  // is in the process before
+    void* const handle = dlopen(kShim, RTLD_NOW | RTLD_LOCAL);
+    INFO((handle == nullptr ? dlerror() : ""));
+    REQUIRE(handle != nullptr);
+    const auto find = [&](const char* name, auto* function) {
+      *reinterpret_cast<void**>(function) = dlsym(handle, name);
+      INFO(name);
+      REQUIRE(*function != nullptr);
+    };
+    find("ncclGetVersion", &getVersion);
+    find("ncclGetUniqueId", &getUniqueId);
+    find("ncclCommInitRank", &commInitRank);
+    find("ncclCommInitRankConfig", &commInitRankConfig);
+    find("ncclCommSplit", &commSplit);
+    find("ncclCommFinalize", &commFinalize);
+    find("ncclCommDestroy", &commDestroy);
+    find("ncclCommAbort", &commAbort);
+    find("ncclCommGetAsyncError", &commGetAsyncError);
+    find("ncclCommCount", &commCount);
+    find("ncclAllReduce", &allReduce);
+    find("ncclBroadcast", &broadcast);
+    find("ncclRecv", &recv);
+    find("ncclGroupStart", &groupStart);
+    find("ncclGroupEnd", &groupEnd);
+    find("ncclGetErrorString", &getErrorString);
+    find("ncclGetLastError", &getLastError);
+  }
+  int (*getVersion)(int*);
+  int (*getUniqueId)(UniqueId*);
+  int (*commInitRank)(void**, int, UniqueId, int);
+  int (*commInitRankConfig)(void**, int, UniqueId, int, void*);
+  int (*commSplit)(void*, int, int, void**, void*);
+  int (*commFinalize)(void*);
+  int (*commDestroy)(void*);
+  int (*commAbort)(void*);
+  int (*commGetAsyncError)(void*, int*);
+  int (*commCount)(void*, int*);
+  int (*allReduce)(const void*, void*, size_t, int, int, void*, void*);
+  int (*broadcast)(const void*, void*, size_t, int, int, void*, void*);
+  int (*recv)(void*, size_t, int, int, void*, void*);
+  int (*groupStart)();
+  int (*groupEnd)();
+  const char* (*getErrorString)(int);
+  const char* (*getLastError)(void*);
+};
+const Shim& shimmed() {
+  static const Shim instance;
+  return instance;
+}
+
+// Runs `body(rank, comm)` on ranks that NCCL connects through the shim; what it returns other than 0 is reported.
+void withComms(int ranks, const std::function<std::string(int rank, void* comm)>& body) {
+  UniqueId id{};
+  REQUIRE(shimmed().getUniqueId(&id) == 0);
+  std::vector<std::string> wrong(static_cast<size_t>(ranks));
+  runThreads(ranks, "the shim", Seconds(40), [&](int rank) {
+    void* comm = nullptr;
+    std::string& mine = wrong[static_cast<size_t>(rank)];
+    if (shimmed().commInitRank(&comm, ranks, id, rank) != 0) mine = "ncclCommInitRank";
+    if (mine.empty()) mine = body(rank, comm);
+    if (mine.empty() && shimmed().commDestroy(comm) != 0) mine = "ncclCommDestroy";
+  });
+  for (const std::string& each : wrong) CHECK(each == "");
+}
+
+std::string sumOfRanks(const Shim& shim, int rank, int ranks, void* comm) {
+  std::array<float, 8> data{};
+  data.fill(static_cast<float>(rank + 1));
+  if (shim.allReduce(data.data(), data.data(), data.size(), fcclFloat32, fcclSum, comm, nullptr) != 0) return "result";
+  const auto wanted = static_cast<float>(ranks * (ranks + 1) / 2);
+  return std::all_of(data.begin(), data.end(), [&](float v) { return v == wanted; }) ? "" : "wrong sum";
+}
+
+// What a command that lists symbols prints, a name a line.
+std::set<std::string> exported(const std::string& library) {
+  FILE* out = popen(("nm -D --defined-only '" + library + "' | awk '{print $3}'").c_str(), "r");
+  REQUIRE(out != nullptr);
+  std::set<std::string> names;
+  for (char line[256]; fgets(line, sizeof line, out) != nullptr;)
+    names.emplace(std::string(line).substr(0, std::string(line).find('\n')));
+  pclose(out);
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("NCCL shim: calls and results pass through, and communicators come and go", "[nccl]") {
+  fake().reset();
+  int version = 0;
+  CHECK(shimmed().getVersion(&version) == 0);
+  CHECK(version == 22803);
+  withComms(3, [](int rank, void* comm) -> std::string {
+    if (const std::string wrong = sumOfRanks(shimmed(), rank, 3, comm); !wrong.empty()) return wrong;
+    int32_t value = rank;
+    if (shimmed().broadcast(&value, &value, 1, fcclInt32, 2, comm, nullptr) != 0 || value != 2) return "broadcast";
+    int error = 1;
+    if (shimmed().commGetAsyncError(comm, &error) != 0 || error != 0) return "async error";
+    return shimmed().commFinalize(comm) == 0 ? "" : "finalize";
+  });
+  CHECK(fake().count("ncclAllReduce") == 3);
+  CHECK(fake().count("ncclBroadcast") == 3);
+  CHECK(fake().count("ncclCommFinalize") == 3);
+  CHECK(fake().liveComms() == 0);
+}
+
+TEST_CASE("NCCL shim: split, with a rank that is left out", "[nccl]") {
+  fake().reset();
+  withComms(5, [](int rank, void* comm) -> std::string {
+    void* child = nullptr;
+    const int color = rank == 4 ? -1 : rank % 2;
+    if (shimmed().commSplit(comm, color, -rank, &child, nullptr) != 0) return "split";
+    if (color < 0) return child == nullptr ? "" : "a communicator for no color";
+    int count = 0;
+    if (shimmed().commCount(child, &count) != 0 || count != 2) return "count";
+    const std::string wrong = sumOfRanks(shimmed(), rank / 2, 2, child);
+    return !wrong.empty() ? wrong : shimmed().commDestroy(child) == 0 ? "" : "destroy";
+  });
+  CHECK(fake().liveComms() == 0);
+}
+
+TEST_CASE("NCCL shim: groups, in which one thread drives several ranks", "[nccl]") {
+  fake().reset();
+  UniqueId id{};
+  REQUIRE(shimmed().getUniqueId(&id) == 0);
+  std::array<void*, 3> comms{};
+  CHECK(shimmed().groupStart() == 0);
+  CHECK(shimmed().groupStart() == 0);
+  for (int r = 0; r < 3; r++)
+    CHECK(shimmed().commInitRankConfig(&comms[static_cast<size_t>(r)], 3, id, r, nullptr) == 0);
+  CHECK(shimmed().groupEnd() == 0);
+  CHECK(comms[0] == nullptr);
+  CHECK(shimmed().groupEnd() == 0);
+  std::array<float, 3> values{1, 2, 4};
+  CHECK(shimmed().groupStart() == 0);
+  for (size_t r = 0; r < 3; r++) {
+    CHECK(shimmed().allReduce(&values[r], &values[r], 1, fcclFloat32, fcclSum, comms[r], nullptr) == 0);
+  }
+  CHECK(values[0] == 1);
+  CHECK(shimmed().groupEnd() == 0);
+  CHECK(values == std::array<float, 3>{7, 7, 7});
+  for (void* comm : comms) CHECK(shimmed().commAbort(comm) == 0);
+  CHECK(fake().count("ncclGroupStart") == 3);
+  CHECK(fake().count("ncclGroupEnd") == 3);
+  CHECK(fake().liveComms() == 0);
+}
+
+TEST_CASE("NCCL shim: errors come as NCCL gives them", "[nccl]") {
+  fake().reset();
+  UniqueId id{};
+  REQUIRE(shimmed().getUniqueId(&id) == 0);
+  void* comm = nullptr;
+  fake().fail("ncclCommInitRank", 1, 2);
+  CHECK(shimmed().commInitRank(&comm, 1, id, 0) == 2);
+  CHECK(shimmed().commInitRank(&comm, 1, id, 0) == 0);
+  float value = 1;
+  fake().fail("ncclAllReduce", 1, 6);
+  CHECK(shimmed().allReduce(&value, &value, 1, fcclFloat32, fcclSum, comm, nullptr) == 6);
+  CHECK(contains(shimmed().getLastError(comm), "fake failure of ncclAllReduce"));
+  CHECK(std::string(shimmed().getErrorString(6)) == "fake error");
+  fake().setAsyncError(6);
+  int error = 0;
+  CHECK(shimmed().commGetAsyncError(comm, &error) == 0);
+  CHECK(error == 6);
+  // A function that the NCCL behind does not have.
+  CHECK(shimmed().recv(&value, 1, fcclFloat32, 0, comm, nullptr) == fcclInvalidUsage);
+  CHECK(shimmed().commDestroy(comm) == 0);
+}
+
+TEST_CASE("NCCL shim: FCCL_NCCL_SHIM=0 leaves everything to NCCL", "[nccl]") {
+  fake().reset();
+  const ScopedVariable off("FCCL_NCCL_SHIM", "0");
+  withComms(2, [](int rank, void* comm) { return sumOfRanks(shimmed(), rank, 2, comm); });
+  // Nothing of FCCL's: its bootstrap would ask for these.
+  CHECK(fake().count("ncclAllGather") + fake().count("ncclCommUserRank") == 0);
+}
+
+TEST_CASE("NCCL shim: what FCCL serves", "[nccl]") {
+  const Policy on;
+  const auto bytes = [&](const Policy& policy, size_t count, int dtype) {
+    return policy.serves(2, count, dtype, fcclSum);
+  };
+  CHECK(bytes(on, 1, fcclBfloat16));
+  CHECK(bytes(on, 128 << 10, fcclBfloat16));
+  CHECK_FALSE(bytes(on, (128 << 10) + 1, fcclBfloat16));
+  CHECK(bytes(on, 64 << 10, fcclFloat32));
+  CHECK_FALSE(bytes(on, (64 << 10) + 1, fcclFloat32));
+  CHECK_FALSE(bytes(on, 0, fcclFloat32));
+  CHECK_FALSE(bytes(on, SIZE_MAX, fcclFloat32));
+  for (const int dtype : {0, 1, 2, 3, 4, 5, 8, 10, 11}) CHECK_FALSE(bytes(on, 16, dtype));
+  // 5 on: operators of the caller's own.
+  for (const int op : {1, 2, 3, 4, 5, 1000}) CHECK_FALSE(on.serves(2, 16, fcclFloat32, op));
+  CHECK_FALSE(on.serves(1, 16, fcclFloat32, fcclSum));
+  CHECK(Policy{NcclShim::kAlways}.serves(1, 16, fcclFloat32, fcclSum));
+  CHECK_FALSE(bytes(Policy{NcclShim::kOff}, 16, fcclFloat32));
+  CHECK(bytes(Policy{NcclShim::kOn, 64 << 20}, 16 << 20, fcclFloat32));
+  CHECK_FALSE(bytes(Policy{NcclShim::kOn, 0}, 1, fcclFloat32));
+}
+
+TEST_CASE("NCCL shim: exports NCCL's names and no others", "[nccl]") {
+  std::set<std::string> names = exported(kShim);
+  CHECK(names.erase("fcclNcclShim") == 1);
+  for (const std::string& name : names) {
+    INFO(name);
+    CHECK(name.starts_with("nccl"));
+  }
+  // What NCCL 2.19 has.
+  for (const char* name : {"ncclAllGather",
+                           "ncclAllReduce",
+                           "ncclBcast",
+                           "ncclBroadcast",
+                           "ncclCommAbort",
+                           "ncclCommCount",
+                           "ncclCommCuDevice",
+                           "ncclCommDeregister",
+                           "ncclCommDestroy",
+                           "ncclCommFinalize",
+                           "ncclCommGetAsyncError",
+                           "ncclCommInitAll",
+                           "ncclCommInitRank",
+                           "ncclCommInitRankConfig",
+                           "ncclCommRegister",
+                           "ncclCommSplit",
+                           "ncclCommUserRank",
+                           "ncclGetErrorString",
+                           "ncclGetLastError",
+                           "ncclGetUniqueId",
+                           "ncclGetVersion",
+                           "ncclGroupEnd",
+                           "ncclGroupStart",
+                           "ncclMemAlloc",
+                           "ncclMemFree",
+                           "ncclRecv",
+                           "ncclRedOpCreatePreMulSum",
+                           "ncclRedOpDestroy",
+                           "ncclReduce",
+                           "ncclReduceScatter",
+                           "ncclSend"}) {
+    INFO(name);
+    CHECK(names.contains(name));
+  }
+}
