@@ -26,9 +26,9 @@ bool tableOpOf(fcclFusionPattern_t pattern, TableOp* op) {
 
 class Tracer {
  public:
-  void step(std::string text) { trace_.steps.push_back(std::move(text)); }
-  CompatTrace choose(const char* strategy, std::string text) {
-    step(std::move(text));
+  void step(std::string_view text) { trace_.steps.emplace_back(text); }
+  CompatTrace choose(const char* strategy, std::string_view text) {
+    step(text);
     trace_.choice = strategy;
     return trace_;
   }

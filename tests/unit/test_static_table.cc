@@ -33,7 +33,7 @@ Query normQuery(int64_t rows, int64_t cols) {
 }
 
 Facts shipped(const char* name, int ranks) {
-  const Result<Topology> read = readTopology(std::string(FCCL_SOURCE_DIR) + "/transport/topologies/" + name + ".json");
+  const Result<Topology> read = readTopology(fmt::format("{}/transport/topologies/{}.json", FCCL_SOURCE_DIR, name));
   REQUIRE(read.ok());
   return paperFacts(read.value(), ranks);
 }
