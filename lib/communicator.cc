@@ -8,18 +8,9 @@
 namespace fccl {
 namespace {
 
-constexpr uintptr_t kStreamAlignment = 64;
-
-bool outputsAligned(const CheckedCall& call) {
-  const RowArgs& rows = call.call.rows;
-  const auto rowBytes = static_cast<uintptr_t>(rows.cols) * host::dtypeBytes(call.call.dtype);
-  const auto quantRowBytes = static_cast<uintptr_t>(rows.quant == QuantKind::kNvfp4 ? rows.cols / 2
-                                                    : rows.quant == QuantKind::kFp8 ? rows.cols
-                                                                                    : 0);
+bool outputsAligned(const RowArgs& rows) {
   const auto at = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
-  return ((rowBytes | quantRowBytes | at(rows.reducedOut) | at(rows.residualOut) | at(rows.normOut) |
-           at(rows.quantOut)) %
-          kStreamAlignment) == 0;
+  return (at(rows.reducedOut) | at(rows.residualOut) | at(rows.normOut) | at(rows.quantOut)) % kStreamAlignment == 0;
 }
 
 uint64_t placeIn(const fcclWindow* window, const void* start) {
@@ -164,10 +155,10 @@ Query Communicator::queryOf(CheckedCall& call) const {
   query.norm = call.norm();
   query.quant = rows.quant;
   query.packsAligned = cuda::packsAligned(rows, call.call.dtype);
-  query.outputsAligned = outputsAligned(call);
   query.inputPushed = rows.inputPushed;
   query.rows = rows.rows;
   query.cols = rows.cols;
+  query.outputsAligned = rowLengthsAligned(query) && outputsAligned(rows);
   if (windows_.empty()) return query;
 
   const size_t bytes = dataBytes(call);

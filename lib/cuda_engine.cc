@@ -143,6 +143,7 @@ class CudaEngine final : public Engine {
     }
     return {};
   }
+
   Status prepare(const CheckedCall& call, Plan* plan) override {
     const OutsideCapture outside;
     const CurrentDevice current(side_->device);

@@ -15,7 +15,6 @@ namespace fccl {
 namespace {
 
 constexpr size_t kPackBytes = 16;
-constexpr size_t kStreamAlignment = 64;
 
 Status checkEnums(const fcclQuery_t& asked) {
   // As numbers: a caller in C may have put any into the enums.
@@ -75,7 +74,7 @@ Result<Query> queryOf(const fcclQuery_t& asked) {
   query.cols = traits.norm ? asked.hidden : asked.tokens * asked.hidden;
   const size_t rowBytes = static_cast<size_t>(query.cols * width);
   query.packsAligned = rowBytes % kPackBytes == 0;
-  query.outputsAligned = rowBytes % kStreamAlignment == 0;
+  query.outputsAligned = rowLengthsAligned(query);
   query.inputInWindow = asked.inputInWindow != 0;
   query.outputInWindow = asked.outputInWindow != 0;
   query.windowsAligned = query.inputInWindow;

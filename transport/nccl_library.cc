@@ -10,7 +10,6 @@
 namespace fccl {
 namespace {
 
-constexpr const char* kSoname = "libnccl.so.2";
 constexpr const char* kCure = "Install NCCL 2.19 or newer, or name its file by FCCL_NCCL_LIB.";
 
 struct Feature {
@@ -43,7 +42,7 @@ std::string loaderError() {
 // A handle for dlsym() in `*handle`; false where no copy is in the process. An NCCL that is linked into something else
 // has no handle of its own, only names that everybody sees.
 bool inProcess(void** handle) {
-  *handle = dlopen(kSoname, RTLD_NOW | RTLD_NOLOAD);
+  *handle = dlopen(nccl::kSoname, RTLD_NOW | RTLD_NOLOAD);
   if (*handle != nullptr) return true;
   (void)dlerror();
   *handle = RTLD_DEFAULT;
@@ -67,10 +66,10 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::find(const std::string& 
       return failure(fcclSystemError, "FCCL_NCCL_LIB is '{}', which cannot be loaded: {}.", wish, loaderError());
     }
   } else if (!there) {
-    handle = dlopen(kSoname, RTLD_NOW | RTLD_LOCAL);
+    handle = dlopen(nccl::kSoname, RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) {
       return failure(fcclSystemError, "there is no NCCL: {} is not in this process, and cannot be loaded: {}. {}",
-                     kSoname, loaderError(), kCure);
+                     nccl::kSoname, loaderError(), kCure);
     }
   }
   FCCL_TRY(library->lookUp(handle));

@@ -18,6 +18,7 @@ using Code = int;  // ncclResult_t
 struct UniqueId {
   char bytes[128];
 };
+constexpr const char* kSoname = "libnccl.so.2";
 constexpr int kSymmetricWindow = 1;  // NCCL_WIN_COLL_SYMMETRIC
 constexpr size_t kWindowAlignment = 4096;
 

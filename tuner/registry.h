@@ -46,6 +46,16 @@ struct Query {
   int64_t cols = 0;
 };
 
+// What outputs and row lengths are multiples of where they are stored past the caches.
+constexpr size_t kStreamAlignment = 64;
+
+// Whether the rows of a query's data, and of what it quantizes to, are of such lengths.
+inline bool rowLengthsAligned(const Query& query) {
+  const auto cols = static_cast<size_t>(query.cols);
+  const size_t quantBytes = query.quant == QuantKind::kNvfp4 ? cols / 2 : query.quant == QuantKind::kFp8 ? cols : 0;
+  return (cols * host::dtypeBytes(query.dtype) | quantBytes) % kStreamAlignment == 0;
+}
+
 // How a call is carried out. Kept per shape by the communicator. On CUDA the strategy and the protocol are planned
 // here, and the engine adds the launch.
 struct Plan {

@@ -6,19 +6,16 @@
 
 #include "lib/shim/attached.h"
 #include "lib/shim/real.h"
+#include "transport/nccl_library.h"
 
+using fccl::nccl::UniqueId;
 using fccl::shim::callReal;
 using fccl::shim::enqueueOn;
 using fccl::shim::findReal;
 
 #define SHIM_API extern "C" __attribute__((visibility("default")))
 
-// NCCL's structs and handles are pointers here, its enumerations and results int, streams pointers.
-namespace {
-struct UniqueId {
-  char bytes[128];
-};
-}  // namespace
+// NCCL's other structs and its handles are pointers here, its enumerations and results int, streams pointers.
 
 #define SHIM_FORWARD(name, parameters, ...) \
   SHIM_API int name parameters { return callReal(#name, __VA_ARGS__); }

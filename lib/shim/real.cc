@@ -7,11 +7,10 @@
 #include <unordered_map>
 
 #include "base/environment.h"
+#include "transport/nccl_library.h"
 
 namespace fccl::shim {
 namespace {
-
-constexpr const char* kSoname = "libnccl.so.2";
 
 // A cache that says so: what was found stays, what was not is looked for again.
 struct Found {
@@ -26,11 +25,11 @@ Found& found() {
 
 // In the order of NcclLibrary::find(). RTLD_NEXT: an NCCL that is linked into something else, behind the shim.
 void* lookUp(Found& found, const char* name) {
-  if (found.library == nullptr) found.library = dlopen(kSoname, RTLD_NOW | RTLD_NOLOAD);
+  if (found.library == nullptr) found.library = dlopen(nccl::kSoname, RTLD_NOW | RTLD_NOLOAD);
   if (found.library == nullptr) {
     if (void* next = dlsym(RTLD_NEXT, name); next != nullptr) return next;
     const Result<Environment> environment = Environment::read();
-    const std::string wish = environment.ok() ? environment.value().ncclLibrary.value_or(kSoname) : kSoname;
+    const std::string wish = environment.ok() ? environment.value().ncclLibrary.value_or(nccl::kSoname) : nccl::kSoname;
     found.library = dlopen(wish.c_str(), RTLD_NOW | RTLD_LOCAL);
   }
   return found.library != nullptr ? dlsym(found.library, name) : nullptr;

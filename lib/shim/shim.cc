@@ -15,17 +15,15 @@
 #include "base/log.h"
 #include "lib/shim/attached.h"
 #include "lib/shim/real.h"
+#include "transport/nccl_library.h"
 
 using namespace fccl;
 using namespace fccl::shim;
+using fccl::nccl::UniqueId;
 
 #define SHIM_API extern "C" __attribute__((visibility("default")))
 
 namespace {
-
-struct UniqueId {
-  char bytes[128];
-};
 
 struct Call {
   const void* in;

@@ -5,6 +5,7 @@
 #include <barrier>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "tests/gpu/device_checks.h"
@@ -137,6 +138,32 @@ TEST_CASE("CUDA streams: inputs from another stream, outputs to a third, ordered
   });
 }
 
+namespace {
+
+// One call of every rank, after `before`, which no rank enters until all are ready to call.
+void callAfter(CudaRanks& cuda, const FusedCase& asked, const std::function<void(Rank&)>& before) {
+  FusedProblem problem(asked, cuda.group().ranks());
+  std::barrier<> together(cuda.group().ranks());
+  runFused(cuda.group(), problem, [&](Rank& rank, FusedBuffers& own) {
+    RankDevice& device = cuda.device(rank.rank);
+    device.reset();
+    DeviceArgs call(device, asked, own);
+    device.synchronize();
+    together.arrive_and_wait();
+    before(rank);
+    const fcclResult_t result = fcclAllReduceFused(&call.args(), rank.comm, device.stream());
+    device.synchronize();
+    together.arrive_and_wait();
+    fcclResult_t async = fcclSuccess;
+    rank.ok(fcclCommGetAsyncError(rank.comm, &async), "fcclCommGetAsyncError");
+    rank.ok(async, "the asynchronous error");
+    call.fetch();
+    return result;
+  });
+}
+
+}  // namespace
+
 TEST_CASE("CUDA streams: a GPU on which all but four multiprocessors are taken") {
   FCCL_NEED_GPUS(1);
   CudaRanks cuda(2);
@@ -147,21 +174,10 @@ TEST_CASE("CUDA streams: a GPU on which all but four multiprocessors are taken")
     asked.tokens = 512;
     asked.hidden = 2048;
     asked.strategy = strategy;
-    FusedProblem problem(asked, 2);
-    std::barrier<> together(2);
-    runFused(cuda.group(), problem, [&](Rank& rank, FusedBuffers& own) {
-      RankDevice& device = cuda.device(rank.rank);
-      device.reset();
-      DeviceArgs call(device, asked, own);
-      device.synchronize();
-      together.arrive_and_wait();
+    std::barrier<> taken(2);
+    callAfter(cuda, asked, [&](Rank& rank) {
       if (rank.rank == 0) cudaOk(occupy(4, 500, other.stream()), "occupy");
-      together.arrive_and_wait();
-      const fcclResult_t result = fcclAllReduceFused(&call.args(), rank.comm, device.stream());
-      device.synchronize();
-      together.arrive_and_wait();
-      call.fetch();
-      return result;
+      taken.arrive_and_wait();
     });
     other.synchronize();
   }
@@ -178,26 +194,10 @@ TEST_CASE("CUDA streams: a kernel of the rank that the others wait for finds roo
         asked.pattern = pattern;
         asked.tokens = 500;
         asked.hidden = hidden;
-        INFO(ranks << " ranks, " << asked.describe());
-        FusedProblem problem(asked, ranks);
-        std::barrier<> together(ranks);
-        runFused(cuda.group(), problem, [&](Rank& rank, FusedBuffers& own) {
-          RankDevice& device = cuda.device(rank.rank);
-          device.reset();
-          DeviceArgs call(device, asked, own);
-          device.synchronize();
-          together.arrive_and_wait();
-          const bool awaited = rank.rank == ranks - 1;
-          if (awaited) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-          if (awaited) cudaOk(takeQuarter(device.stream()), "takeQuarter");
-          const fcclResult_t result = fcclAllReduceFused(&call.args(), rank.comm, device.stream());
-          device.synchronize();
-          together.arrive_and_wait();
-          fcclResult_t async = fcclSuccess;
-          rank.ok(fcclCommGetAsyncError(rank.comm, &async), "fcclCommGetAsyncError");
-          rank.ok(async, "the asynchronous error");
-          call.fetch();
-          return result;
+        callAfter(cuda, asked, [&](Rank& rank) {
+          if (rank.rank != ranks - 1) return;
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the others' kernels wait by then
+          cudaOk(takeQuarter(cuda.device(rank.rank).stream()), "takeQuarter");
         });
       }
     }

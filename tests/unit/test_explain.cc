@@ -183,3 +183,16 @@ TEST_CASE("fcclExplain: says what a communicator does", "[explain]") {
   CHECK(fcclExplain(nullptr, &query, small.data(), needed) == fcclInvalidArgument);
   for (fcclComm_t comm : comms) CHECK(fcclCommDestroy(comm) == fcclSuccess);
 }
+
+TEST_CASE("a query's rows end where those of the call would, the quantized ones too", "[explain]") {
+  fcclQuery_t query = FCCL_QUERY_INITIALIZER;
+  query.dtype = fcclBfloat16;
+  query.tokens = 3;
+  query.hidden = 96;  // 192 bytes, in NVFP4 48
+  query.pattern = fcclPatternResidualRmsNorm;
+  CHECK(queryOf(query).value().outputsAligned);
+  query.pattern = fcclPatternResidualRmsNormQuantNvfp4;
+  CHECK_FALSE(queryOf(query).value().outputsAligned);
+  query.hidden = 128;
+  CHECK(queryOf(query).value().outputsAligned);
+}
