@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "kernels/host/wait.h"
 #include "lib/call_words.h"
 #include "tuner/strategies.h"
 
@@ -132,12 +133,10 @@ void Communicator::lookAfterEnqueued() {
     if (ended == host::kLeft) continue;
     if (ended != host::kRunning) {
       found = {r == world_.rank ? host::FailureKind::kAbortedHere : host::FailureKind::kPeerAborted, r};
-    } else if (r != world_.rank && !world_.alive(world_.aliveContext, r)) {
-      // Its last words may have come between the two looks.
+    } else if (r != world_.rank) {
+      const host::Failure end = host::endOf(world_, r);
       // Acquire: as above.
-      const uint32_t last = world_.control(r).ended.value.load(std::memory_order_acquire);
-      if (last == host::kLeft) continue;
-      found = {last == host::kRunning ? host::FailureKind::kPeerDied : host::FailureKind::kPeerAborted, r};
+      if (world_.control(r).ended.value.load(std::memory_order_acquire) != host::kLeft) found = end;
     }
   }
   if (found.kind != host::FailureKind::kNone) {

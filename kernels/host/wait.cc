@@ -63,8 +63,9 @@ class Patience {
     if (now >= nextAlive_) {
       nextAlive_ = now + kAliveEvery;
       // Any rank, not only the one waited for: that one may itself wait for a dead rank.
-      for (int r = 0; world_.alive != nullptr && r < world_.ranks; r++) {
-        if (r != world_.rank && !world_.alive(world_.aliveContext, r)) return fail(FailureKind::kPeerDied, r);
+      for (int r = 0; r < world_.ranks; r++) {
+        if (r == world_.rank) continue;
+        if (const Failure end = endOf(world_, r); end.kind != FailureKind::kNone) return fail(end.kind, r);
       }
     }
     if (world_.wait.timeout.count() != 0 && now - begin_ >= world_.wait.timeout)
@@ -87,6 +88,14 @@ class Patience {
 };
 
 }  // namespace
+
+Failure endOf(const World& world, int peer) {
+  if (world.alive == nullptr || world.alive(world.aliveContext, peer)) return {};
+  // Its last words may have come between the two looks: it was there to give up, then left.
+  // Acquire: pairs with the release of the peer, for the reason.
+  const bool silent = world.control(peer).ended.value.load(std::memory_order_acquire) == kRunning;
+  return {silent ? FailureKind::kPeerDied : FailureKind::kPeerAborted, peer};
+}
 
 __attribute__((cold)) bool awaitFlagSlow(World& world, int peer, const Flag& flag, uint32_t target) {
   Patience patience(world, peer);

@@ -13,6 +13,10 @@ bool awaitFlagSlow(World& world, int peer, const Flag& flag, uint32_t target);
 // Until no 32-bit word of [p, p + bytes) is the Lamport sentinel; bytes a multiple of 4.
 bool awaitWordsSlow(World& world, int peer, const void* p, size_t bytes);
 
+// What has become of a peer that still took part when its `ended` was last read; kNone: it lives. One that has died of
+// another's end is not taken for the cause.
+Failure endOf(const World& world, int peer);
+
 FCCL_TEAM_FN bool reached(uint32_t value, uint32_t target) { return static_cast<int32_t>(value - target) >= 0; }
 
 FCCL_TEAM_FN bool awaitFlag(World& world, int peer, const Flag& flag, uint32_t target) {
