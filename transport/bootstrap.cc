@@ -150,7 +150,7 @@ Result<Met> meetAsRoot(Listener root, Met met, const std::vector<NetworkInterfac
   FCCL_TRY_ASSIGN(const NetworkInterface interface, chooseInterface(interfaces, options.interface));
   met.place.own.endpoint = makeEndpoint(met.listener, interface);
   met.interface = interface.index;
-  FCCL_TRY_ASSIGN(met.successor, rendezvousAsRoot(std::move(root), met.place, deadline));
+  FCCL_TRY_ASSIGN(met.successor, rendezvousAsRoot(std::move(root), met.place, met.interface, deadline));
   return met;
 }
 
@@ -171,7 +171,10 @@ Result<Met> meetRoot(const IdContents& id, Met met, const std::vector<NetworkInt
                   chooseInterface(interfaces, options.interface, own.isLoopback() ? SocketAddress() : own));
   met.place.own.endpoint = makeEndpoint(met.listener, interface, own.family());
   met.interface = interface.index;
-  FCCL_TRY_ASSIGN(met.successor, connection.join(met.place, deadline));
+  const auto beforeWait = [&] {
+    if (options.hooks != nullptr && options.hooks->before) options.hooks->before(met.place.rank, BootstrapStep::kWait);
+  };
+  FCCL_TRY_ASSIGN(met.successor, connection.join(met.place, met.listener, deadline, beforeWait));
   return met;
 }
 

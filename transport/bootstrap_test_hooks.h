@@ -7,7 +7,7 @@
 
 namespace fccl {
 
-enum class BootstrapStep { kJoin, kRingConnect, kRingAccept, kRingCheck };
+enum class BootstrapStep { kJoin, kWait /* for rank 0's call */, kRingConnect, kRingAccept, kRingCheck };
 
 struct BootstrapTestHooks {
   int family = AF_UNSPEC;                                    // AF_INET or AF_INET6: listen on that one only

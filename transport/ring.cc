@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "transport/bootstrap_test_hooks.h"
+#include "transport/gate.h"
 
 namespace fccl {
 
@@ -25,6 +26,9 @@ constexpr size_t kIncomingBytes = size_t{64} * 1024;
 constexpr milliseconds kPassOnPatience(1'000);
 // A rank whose successor has closed waits so long for the reason.
 constexpr milliseconds kReasonPatience(500);
+// While a ring forms, one that has a gap has nobody who knows the reason: its ranks end one after the other, each after
+// this time, all within so long.
+constexpr milliseconds kGapPatience(2'000);
 
 enum Operation : uint8_t { kFailure = 0, kAllGather, kBarrier, kAgreeCode, kAgreeText };
 
@@ -53,75 +57,23 @@ Status closedBy(int rank) {
       "rank {} closed its connection: its process has ended, or it has aborted or destroyed its communicator", rank);
 }
 
-// Takes the predecessor's connection; others may knock, and are turned away or wait in silence.
-class PredecessorGate {
- public:
-  PredecessorGate(const RankPlace& place, const Listener& listener) : place_(place), listener_(listener) {}
-
-  Result<Fd> accept(const Fd& next, const Deadline& deadline) {
-    const int predecessor = (place_.rank + place_.ranks - 1) % place_.ranks;
-    for (;;) {
-      std::vector<pollfd> polls = {{listener_.fd.get(), POLLIN, 0}, {next.get(), POLLRDHUP, 0}};
-      for (const Guest& guest : guests_) polls.push_back({guest.fd.get(), POLLIN | POLLRDHUP, 0});
-      FCCL_TRY(waitFor(polls, deadline));
-      for (size_t i = 0; i < guests_.size(); ++i) {
-        if (polls[i + 2].revents == 0) continue;
-        const ptrdiff_t got = read(guests_[i]);
-        if (got < 0) guests_[i].fd.reset();
-        if (got > 0) return std::move(guests_[i].fd);
-      }
-      std::erase_if(guests_, [](const Guest& guest) { return !guest.fd.valid(); });
-      if (polls[1].revents != 0) return closedBy((place_.rank + 1) % place_.ranks);
-      if (polls[0].revents != 0) FCCL_TRY(acceptAll());
-      if (deadline.passed()) {
-        return failure(fcclSystemError,
-                       "rank {} has not connected to rank {} within {:.1f} s, though it was at the rendezvous: it has "
-                       "stopped, or cannot reach the address of rank {}",
-                       predecessor, place_.rank, deadline.secondsPassed(), place_.rank);
-      }
-    }
-  }
-
- private:
-  struct Guest {
-    Fd fd;
+Result<Fd> acceptPredecessor(const RankPlace& place, const Listener& listener, const Fd& next,
+                             const Deadline& deadline) {
+  const int predecessor = (place.rank + place.ranks - 1) % place.ranks;
+  Gate gate(listener, sizeof(RingHello), [&](const char* bytes) {
     RingHello hello;
-    size_t received = 0;
-  };
-
-  Status acceptAll() {
-    for (;;) {
-      int error = 0;
-      Guest guest;
-      guest.fd = acceptFrom(listener_, &error);
-      if (guest.fd.valid()) {
-        guests_.push_back(std::move(guest));
-        continue;
-      }
-      if (error == EINTR || error == ECONNABORTED) continue;
-      if (error != EMFILE && error != ENFILE) return {};
-      if (guests_.empty()) return failure(fcclSystemError, "cannot accept the predecessor: {}", std::strerror(error));
-      guests_.erase(guests_.begin());
-    }
-  }
-
-  // 1: the predecessor; 0: not all is there yet; -1: somebody else.
-  ptrdiff_t read(Guest& guest) const {
-    char* bytes = reinterpret_cast<char*>(&guest.hello);
-    const ptrdiff_t got = receiveSome(guest.fd, bytes + guest.received, sizeof guest.hello - guest.received);
-    if (got < 0) return -1;
-    guest.received += static_cast<size_t>(got);
-    if (guest.received < sizeof guest.hello) return 0;
-    const int predecessor = (place_.rank + place_.ranks - 1) % place_.ranks;
-    const bool right = guest.hello.magic == RingHello().magic && guest.hello.rank == predecessor &&
-                       guest.hello.proof == ringProof(place_.secret, kFromPredecessor, place_.own.ticket, predecessor);
-    return right ? 1 : -1;
-  }
-
-  const RankPlace& place_;
-  const Listener& listener_;
-  std::vector<Guest> guests_;
-};
+    std::memcpy(&hello, bytes, sizeof hello);
+    return hello.magic == RingHello().magic && hello.rank == predecessor &&
+           hello.proof == ringProof(place.secret, kFromPredecessor, place.own.ticket, predecessor);
+  });
+  Result<Fd> accepted = gate.accept(&next, deadline);
+  if (accepted.status().code() == fcclRemoteError) return closedBy((place.rank + 1) % place.ranks);
+  if (accepted.ok() || !deadline.passed()) return accepted;
+  return failure(fcclSystemError,
+                 "rank {} has not connected to rank {} within {:.1f} s, though it was at the rendezvous: it has "
+                 "stopped, or cannot reach the address of rank {}",
+                 predecessor, place.rank, deadline.secondsPassed(), place.rank);
+}
 
 }  // namespace
 
@@ -186,7 +138,7 @@ Result<std::unique_ptr<Bootstrap>> Ring::form(const RankPlace& place, const List
   }
 
   step(BootstrapStep::kRingAccept);
-  FCCL_TRY_ASSIGN(ring->previous_, PredecessorGate(place, listener).accept(ring->next_, deadline));
+  FCCL_TRY_ASSIGN(ring->previous_, acceptPredecessor(place, listener, ring->next_, deadline));
   const uint64_t welcome = ringProof(place.secret, kToPredecessor, place.own.ticket, ring->predecessor());
   if (Status status = sendAll(ring->previous_, &welcome, sizeof welcome, deadline); !status.ok()) {
     return status.code() == fcclRemoteError ? closedBy(ring->predecessor()) : status;
@@ -204,7 +156,9 @@ Result<std::unique_ptr<Bootstrap>> Ring::form(const RankPlace& place, const List
                    "the listener that rank {} reached in place of rank {} does not know the id's secret", place.rank,
                    ring->successor());
   }
+  ring->reasonPatience_ = std::min(kReasonPatience, kGapPatience / place.ranks);
   FCCL_TRY(ring->gather(kBarrier, nullptr, 0, deadline, fcclSystemError));
+  ring->reasonPatience_ = kReasonPatience;
   return std::unique_ptr<Bootstrap>(std::move(ring));
 }
 
@@ -289,7 +243,7 @@ Status Ring::advance(Gather& gather, Deadline deadline, fcclResult_t lateCode) {
     if (gather.successorGone) {
       if (gather.received()) return closedBy(successor());
       // A successor that failed before it closed has sent the reason round the ring, to arrive from the other side.
-      if (!waitsForReason) deadline = deadline.earlier(Deadline(kReasonPatience));
+      if (!waitsForReason) deadline = deadline.earlier(Deadline(reasonPatience_));
       waitsForReason = true;
     }
 

@@ -60,6 +60,7 @@ class Ring : public Bootstrap {
   int rank_;
   int ranks_;
   std::chrono::milliseconds timeout_;
+  std::chrono::milliseconds reasonPatience_{0};
   Fd next_;  // to the successor
   Fd previous_;
   Fd wakeUp_;  // readable from abort() on

@@ -102,7 +102,7 @@ TEST_CASE("a join without the secret is turned away") {
       RankPlace place;
       place.rank = 1;
       place.ranks = 2;
-      const Status status = connection.value().join(place, Deadline(milliseconds(5'000))).status();
+      const Status status = connection.value().join(place, Listener(), Deadline(milliseconds(5'000))).status();
       turnedAway = status.code() == fcclInvalidUsage && contains(status.message(), "secret is wrong");
     }
     return Bootstrap::connect(id, rank, 2, bootstrapOptions());

@@ -1,78 +1,21 @@
-#include "transport/rendezvous.h"
-
+// Rank 0's part.
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <thread>
-#include <type_traits>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "transport/rendezvous.h"
+#include "transport/rendezvous_messages.h"
 
 namespace fccl {
 
 using std::chrono::milliseconds;
 
 namespace {
-
-constexpr uint64_t kHelloMagic = 0x31306f6c6c654846;  // "FHello01"
-
-struct Hello {
-  uint64_t magic = kHelloMagic;
-  Key128 nonce{};
-};
-
-struct Challenge {
-  Key128 nonce{};
-  uint64_t proof = 0;
-};
-
-struct JoinBody {
-  int32_t rank = 0;
-  int32_t ranks = 0;
-  int64_t millisecondsLeft = 0;
-  RingEndpoint ring;
-};
-
-struct Join {
-  JoinBody body;
-  uint64_t proof = 0;
-};
-
-constexpr size_t kAnswerText = 1000;
-
-struct Answer {
-  int32_t code = 0;
-  uint32_t textBytes = 0;
-  RingEndpoint successor;
-  std::array<char, kAnswerText> text{};
-};
-
-static_assert(std::has_unique_object_representations_v<JoinBody>, "padding would be hashed and sent");
-
-uint64_t rootProof(const Key128& secret, const Key128& clientNonce, const Key128& rootNonce) {
-  const std::array<uint64_t, 5> seen = {1, clientNonce[0], clientNonce[1], rootNonce[0], rootNonce[1]};
-  return sipHash24(secret, seen.data(), sizeof seen);
-}
-
-uint64_t joinProof(const Key128& secret, const Key128& clientNonce, const Key128& rootNonce, const JoinBody& body) {
-  struct {
-    std::array<uint64_t, 5> nonces;
-    JoinBody body;
-  } const seen = {{2, clientNonce[0], clientNonce[1], rootNonce[0], rootNonce[1]}, body};
-  return sipHash24(secret, &seen, sizeof seen);
-}
-
-Answer refusal(const Status& status) {
-  Answer answer;
-  answer.code = status.code();
-  answer.textBytes = static_cast<uint32_t>(std::min(status.message().size(), answer.text.size()));
-  std::memcpy(answer.text.data(), status.message().data(), answer.textBytes);
-  return answer;
-}
 
 // A client of rank 0. Joined once `rank` is set.
 struct Client {
@@ -91,14 +34,23 @@ struct Client {
 constexpr milliseconds kClientPatience(30'000);
 // After a group has failed, the ranks that come late are told why for so long.
 constexpr milliseconds kLinger(1'000);
-// How long ranks wait beyond their deadline for rank 0, which speaks at the deadline, to name who is missing.
-constexpr milliseconds kGrace(1'000);
+// With so many ranks at most all connections are held until the last has come, and an end of a process is seen at once.
+constexpr int kMostHeld = 64;
+// Of a failed group, one rank whose machine is gone must not use up the time in which the others are told.
+constexpr milliseconds kPatienceToRefuse(100);
+
+// A rank that waits for rank 0's call.
+struct Waiting {
+  int rank = 0;
+  RingEndpoint ring;
+};
 
 class Root {
  public:
-  Root(Listener listener, const RankPlace& place, const Deadline& deadline)
+  Root(Listener listener, const RankPlace& place, unsigned ownInterface, const Deadline& deadline)
       : listener_(std::move(listener)),
         place_(place),
+        ownInterface_(ownInterface),
         deadline_(deadline),
         present_(static_cast<size_t>(place.ranks)),
         mostRanks_(place.ranks) {
@@ -116,7 +68,9 @@ class Root {
       }
       if (Status status = serve(deadline_); !status.ok()) failure_ = status;
     }
-    for (Client& client : clients_) {
+    callAll();
+    told_ = true;
+    for (const Client& client : clients_) {
       if (client.rank >= 0) answer(client);
     }
     if (failure_.code() == fcclInvalidUsage) {
@@ -207,8 +161,9 @@ class Root {
     return failure(
         fcclSystemError,
         "rank 0 has no file descriptor left for {} ranks, {} of which have arrived: during initialisation it "
-        "holds a connection of each. The limit is {}; raise it with ulimit -n",
-        place_.ranks, arrived_, limit.rlim_cur);
+        "holds a connection of each, of more than {} ranks those that are just coming. The limit is {}; raise it with "
+        "ulimit -n",
+        place_.ranks, arrived_, kMostHeld, limit.rlim_cur);
   }
 
   // False: this client is done with.
@@ -277,15 +232,61 @@ class Root {
                                rank);
     }
     // Who comes while the group lives waits for it; who comes after its end hears of that.
-    if (failureTold_) answer(client);
-    return true;
+    if (told_) answer(client);
+    if (told_ || place_.ranks <= kMostHeld) return true;
+    waiting_.push_back({rank, client.ring});
+    Answer reply;
+    reply.code = kCallBack;
+    sendNow(client, &reply, sizeof reply);
+    return false;
   }
 
-  void answer(Client& client) {
-    failureTold_ = !failure_.ok();
-    Answer reply = refusal(failure_);
-    if (failure_.ok()) reply.successor = rings_[static_cast<size_t>((client.rank + 1) % place_.ranks)];
+  Answer answerFor(int rank) const {
+    Answer answer = refusal(failure_);
+    if (failure_.ok()) answer.successor = rings_[static_cast<size_t>((rank + 1) % place_.ranks)];
+    return answer;
+  }
+
+  void answer(const Client& client) const {
+    const Answer reply = answerFor(client.rank);
     sendNow(client, &reply, sizeof reply);
+  }
+
+  // One after the other, the successor of each before it: when a rank begins to connect to its successor, that one has
+  // taken rank 0's call and expects its predecessor.
+  void callAll() {
+    std::ranges::sort(waiting_, std::greater(), &Waiting::rank);
+    const Deadline grace(kGrace);
+    for (const Waiting& waiting : waiting_) {
+      if (failure_.ok()) failure_ = call(waiting, deadline_);
+      if (!failure_.ok() && !grace.passed()) {
+        // It may be the one that cannot be reached, or have been told already.
+        const Status refused = call(waiting, grace.earlier(Deadline(kPatienceToRefuse)));
+        if (!refused.ok()) FCCL_INFO("rendezvous: {}", refused.message());
+      }
+    }
+  }
+
+  Status call(const Waiting& waiting, const Deadline& deadline) const {
+    Result<Fd> connected = connectTo(candidates(waiting.ring.endpoint, ownInterface_), deadline, false);
+    Status status = connected.status();
+    if (status.ok()) {
+      Call call;
+      call.answer = answerFor(waiting.rank);
+      call.proof = callProof(place_.secret, waiting.ring.ticket, call.answer);
+      uint64_t taken = 0;
+      status = sendAll(connected.value(), &call, sizeof call, deadline);
+      if (status.ok()) status = receiveAll(connected.value(), &taken, sizeof taken, deadline);
+      if (status.ok() && taken != kTaken) status = failure(fcclRemoteError, "somebody else answers at its address");
+    }
+    if (status.code() == fcclRemoteError) {
+      return failure(fcclRemoteError, "rank {} ended before all ranks had arrived: {}", waiting.rank, status.message());
+    }
+    if (!status.ok()) {
+      return failure(status.code(), "rank {} has come to the rendezvous, but does not take rank 0's call: {}",
+                     waiting.rank, status.message());
+    }
+    return {};
   }
 
   // What we send always fits into the empty buffer of a connection; one where it does not is broken.
@@ -296,6 +297,7 @@ class Root {
 
   Listener listener_;
   RankPlace place_;
+  unsigned ownInterface_;
   Deadline deadline_;  // of the least patient rank that has arrived
   std::vector<bool> present_;
   int mostRanks_;    // that anyone has said
@@ -303,95 +305,18 @@ class Root {
   int arrived_ = 0;  // ranks that have, rank 0 included
   std::vector<RingEndpoint> rings_;
   std::vector<Client> clients_;
+  std::vector<Waiting> waiting_;  // their connections are closed
   std::vector<pollfd> polls_;
   bool accepting_ = true;
   Status failure_;
-  bool failureTold_ = false;
+  bool told_ = false;  // the ranks that had arrived know how it ended
 };
-
-std::string joinTexts(const std::vector<SocketAddress>& addresses) {
-  std::string text;
-  for (const SocketAddress& address : addresses) text += (text.empty() ? "" : ", ") + address.text();
-  return text;
-}
 
 }  // namespace
 
-Result<RingEndpoint> rendezvousAsRoot(Listener listener, const RankPlace& place, const Deadline& deadline) {
-  return Root(std::move(listener), place, deadline).run();
-}
-
-Result<RootConnection> RootConnection::open(const RootAddress& root, const Key128& secret, const Deadline& deadline) {
-  const std::string where = joinTexts(root.addresses);
-  for (;;) {
-    Result<Fd> connected = connectTo(root.addresses, deadline, root.fixed);
-    if (connected.status().code() == fcclRemoteError) {
-      return failure(fcclInvalidUsage,
-                     "this id was already used, or the process of its rank 0 has ended: {}. One id serves one "
-                     "communicator; make a new one with fcclGetUniqueId",
-                     connected.status().message());
-    }
-    if (!connected.ok()) {
-      return failure(connected.status().code(), "rank 0 is missing: {}", connected.status().message());
-    }
-    RootConnection connection;
-    connection.fd_ = std::move(connected.value());
-    FCCL_TRY_ASSIGN(connection.clientNonce_, randomKey());
-    const Hello hello{.nonce = connection.clientNonce_};
-    Challenge challenge;
-    Status status = sendAll(connection.fd_, &hello, sizeof hello, deadline);
-    if (status.ok()) status = receiveAll(connection.fd_, &challenge, sizeof challenge, deadline);
-    if (status.code() == fcclSystemError) {
-      return failure(fcclSystemError,
-                     "rank 0 is missing: it listens at {} but has not called within {:.1f} s ({}); "
-                     "FCCL_INIT_TIMEOUT_MS sets the time limit",
-                     where, deadline.secondsPassed(), status.message());
-    }
-    connection.rootNonce_ = challenge.nonce;
-    const bool ours =
-        status.ok() && challenge.proof == rootProof(secret, connection.clientNonce_, connection.rootNonce_);
-    if (ours) return connection;
-    const std::string reason = status.ok() ? "it does not know the secret of this id" : "it closed the connection";
-    if (!root.fixed) {
-      return failure(
-          fcclInvalidUsage,
-          "this id was already used: the listener at {} is not there for it any more ({}). One id serves one "
-          "communicator; make a new one with fcclGetUniqueId",
-          where, reason);
-    }
-    if (deadline.passed()) {
-      return failure(fcclSystemError,
-                     "rank 0 is missing: for {:.1f} s the listener at {} was not the one of this id ({}); a former run "
-                     "may still be there, or ranks have different ids",
-                     deadline.secondsPassed(), where, reason);
-    }
-    std::this_thread::sleep_for(milliseconds(deadline.pollTimeout(50)));
-  }
-}
-
-Result<RingEndpoint> RootConnection::join(const RankPlace& place, const Deadline& deadline) {
-  Join join;
-  join.body.rank = place.rank;
-  join.body.ranks = place.ranks;
-  join.body.millisecondsLeft = std::chrono::ceil<milliseconds>(deadline.at() - Deadline::Clock::now()).count();
-  join.body.ring = place.own;
-  join.proof = joinProof(place.secret, clientNonce_, rootNonce_, join.body);
-  Answer answer;
-  Status status = sendAll(fd_, &join, sizeof join, deadline);
-  // A root that has just closed may have said why before it did.
-  if (status.code() != fcclSystemError) status = receiveAll(fd_, &answer, sizeof answer, deadline.later(kGrace));
-  if (status.code() == fcclRemoteError) {
-    return failure(fcclRemoteError, "rank 0 closed the connection before all ranks had arrived: its process has ended");
-  }
-  if (!status.ok()) {
-    return failure(fcclSystemError, "rank 0 has not answered within {:.1f} s; FCCL_INIT_TIMEOUT_MS sets the time limit",
-                   deadline.secondsPassed());
-  }
-  if (answer.code != fcclSuccess) {
-    const size_t bytes = std::min<size_t>(answer.textBytes, answer.text.size());
-    return Status(static_cast<fcclResult_t>(answer.code), std::string(answer.text.data(), bytes));
-  }
-  return answer.successor;
+Result<RingEndpoint> rendezvousAsRoot(Listener listener, const RankPlace& place, unsigned ownInterface,
+                                      const Deadline& deadline) {
+  return Root(std::move(listener), place, ownInterface, deadline).run();
 }
 
 std::string foldRanges(std::span<const int> numbers, size_t most) {
