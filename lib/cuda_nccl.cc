@@ -38,7 +38,7 @@ Status CudaNccl::prepare(const cuda::DeviceFacts& facts, const CheckedCall& call
   const RowArgs& rows = call.call.rows;
   const char* reason = nullptr;
   const cuda::Shape shape = cuda::shapeOf(cuda::Protocol::kOneshot, call.call.dtype, rows);
-  FCCL_CUDA(cuda::planEpilogue(facts, epilogue_, shape, &plan->launch, &reason));
+  FCCL_CUDA(cuda::planEpilogue(facts, epilogue_, shape, {}, &plan->launch, &reason));
   const size_t rowBytes = static_cast<size_t>(rows.cols) * host::dtypeBytes(call.call.dtype);
   if (rowBytes > staging_->bytes()) reason = "one row exceeds the staging buffer (FCCL_CUDA_WORKSPACE_BYTES)";
   if (plan->launch.kernel != nullptr && reason == nullptr) return {};

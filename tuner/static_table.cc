@@ -50,8 +50,12 @@ TableKey tableKey(const Query& query, int ranks) {
 
 const TableCell* lookUp(const StaticTable& table, const TableKey& key) {
   constexpr int64_t kLeastHidden = 128;
+  const bool original = std::string_view(table.kernels) == "trtllm";
   int64_t hidden = key.hidden;
-  if (std::string_view(table.kernels) == "trtllm" && hidden > kLeastHidden / 2) hidden = std::max(hidden, kLeastHidden);
+  if (original && hidden > kLeastHidden / 2) hidden = std::max(hidden, kLeastHidden);
+  // What two ranks want says nothing of three.
+  const auto listed = [&](const TableCell& cell) { return cell.ranks >= key.ranks; };
+  if (!original && std::ranges::none_of(table.cells, listed)) return nullptr;
   const auto ranks = static_cast<int16_t>(floorIn(table, &TableCell::ranks, key.ranks));
   const auto width = static_cast<int32_t>(floorIn(table, &TableCell::hidden, hidden));
   const auto tokens = static_cast<int32_t>(floorIn(table, &TableCell::tokens, key.tokens));

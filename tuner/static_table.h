@@ -46,7 +46,8 @@ TableKey tableKey(const Query& query, int ranks);
 
 // The cell of the greatest listed ranks, hidden size and tokens that are not above the key's: nothing is interpolated.
 // NULL where one of them is below the least that is listed, or twice the greatest or more. In tables of trtllm hidden
-// sizes 65 to 127 count as 128, because there the logarithm is cut towards zero.
+// sizes 65 to 127 count as 128, because there the logarithm is cut towards zero. Other tables say nothing of more ranks
+// than they list.
 const TableCell* lookUp(const StaticTable& table, const TableKey& key);
 
 // "NCCL".

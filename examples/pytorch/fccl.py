@@ -10,6 +10,7 @@ from ctypes import POINTER, Structure, byref, c_char, c_float, c_int, c_int64, c
 
 SUCCESS = 0
 FLOAT16, FLOAT32, BFLOAT16 = 6, 7, 9
+PATTERN_ALL_REDUCE = 0
 PATTERN_RESIDUAL_RMS_NORM = 2
 STRATEGY_AUTO = 3
 DEVICE_HOST, DEVICE_CUDA = 1, 2

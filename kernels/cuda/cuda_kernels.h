@@ -65,11 +65,12 @@ cudaError_t plan(const DeviceFacts& facts, const CudaWorld& world, const Shape& 
 // long.
 cudaError_t planWindows(const DeviceFacts& facts, int ranks, const Shape& shape, const ShapeWish& wish, Launch* launch);
 
-// The epilogue alone, of rows that something else has reduced: ONESHOT of a world of one rank, which has no slots.
-// `state` is its own, for the launches of one stream.
+// The epilogue alone, of rows that something else has reduced: a kernel of its own, or, where rows are not aligned or
+// too long for it, ONESHOT of a world of one rank, which has no slots. `state` is its own, for the launches of one
+// stream. Of `wish` only packsPerThread counts.
 CudaWorld epilogueWorld(DeviceState* state, HostWords* words);
-cudaError_t planEpilogue(const DeviceFacts& facts, const CudaWorld& world, const Shape& shape, Launch* launch,
-                         const char** reason);
+cudaError_t planEpilogue(const DeviceFacts& facts, const CudaWorld& world, const Shape& shape, const ShapeWish& wish,
+                         Launch* launch, const char** reason);
 // Rows [first, first + count) of a call with a norm; `sums` is where the first of them stands reduced, in place of
 // rows.input. It may be normOut's.
 cudaError_t launchEpilogue(const Launch& launch, fcclDataType_t dtype, const CudaWorld& world, const RowArgs& rows,

@@ -15,8 +15,9 @@ struct Form {
   bool lookAhead = false;  // row i + 1 is sent before row i is waited for
   bool once = false;       // as many blocks or clusters as rows: each takes one
   bool aligned = true;     // all rows begin at multiples of 16 bytes
+  bool local = false;      // the sums are there: the epilogue alone
   // Registers: 1024 threads may have 64 each, 512 have 128.
-  constexpr int maxThreads() const { return packs == 1 && sources <= 1 ? 1024 : 512; }
+  constexpr int maxThreads() const { return local || (packs == 1 && sources <= 1) ? 1024 : 512; }
   // Blocks of that size per multiprocessor that registers are kept few enough for.
   constexpr int minBlocks() const { return norm && lookAhead && packs == 2 && sources <= 1 ? 2 : 1; }
 
@@ -27,8 +28,8 @@ struct Form {
   // As a number, because nvcc takes no structure for a template argument.
   constexpr uint32_t code() const {
     return static_cast<uint32_t>(protocol) | (norm ? 2u : 0u) | (nvfp4 ? 4u : 0u) | (cluster ? 8u : 0u) |
-           (lookAhead ? 16u : 0u) | (aligned ? 32u : 0u) | (once ? 64u : 0u) | static_cast<uint32_t>(packs) << 8 |
-           static_cast<uint32_t>(sources) << 16;
+           (lookAhead ? 16u : 0u) | (aligned ? 32u : 0u) | (once ? 64u : 0u) | (local ? 128u : 0u) |
+           static_cast<uint32_t>(packs) << 8 | static_cast<uint32_t>(sources) << 16;
   }
   static constexpr Form of(uint32_t code) {
     return {static_cast<Protocol>(code & 1u),
@@ -39,7 +40,8 @@ struct Form {
             (code & 8u) != 0,
             (code & 16u) != 0,
             (code & 64u) != 0,
-            (code & 32u) != 0};
+            (code & 32u) != 0,
+            (code & 128u) != 0};
   }
 };
 
@@ -96,6 +98,13 @@ constexpr Form kPlainForms[] = {
     {.protocol = Protocol::kTwoshot, .norm = true, .packs = 4, .aligned = false},
     {.protocol = Protocol::kTwoshot, .norm = true, .nvfp4 = true, .packs = 4},
     {.protocol = Protocol::kTwoshot, .norm = true, .nvfp4 = true, .packs = 4, .aligned = false},
+};
+
+// The epilogue of sums that NCCL has left.
+constexpr Form kLocalForms[] = {
+    {.norm = true, .packs = 2, .once = true, .local = true},
+    {.norm = true, .nvfp4 = true, .packs = 2, .once = true, .local = true},
+    {.norm = true, .nvfp4 = true, .packs = 4, .local = true},
 };
 
 // NULL: there is no such kernel.

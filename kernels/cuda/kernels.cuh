@@ -55,5 +55,7 @@ template <class D>
 const void* findRowKernel(const Form& form);
 template <class D>
 const void* findPlainKernel(const Form& form);
+template <class D>
+const void* findLocalKernel(const Form& form);
 
 }  // namespace fccl::cuda

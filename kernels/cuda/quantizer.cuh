@@ -48,16 +48,17 @@ FCCL_TEAM_FN float divideNormal(float a, float b, float reciprocalOfB) {
 
 // nvfp4ScaleByte() and nvfp4Multiplier() of a block without NaN, for a global scale between 2^-60 and 2^60.
 FCCL_TEAM_FN uint32_t fastScaleByte(float global, float amax) {
-  const float product = __fmul_rn(global, amax);
-  if (!(product > 0.0f)) return 0;
   // Above 2^12 the scale saturates, whatever it is; infinity must not meet the correction. Below 2^-10 it rounds to 0,
-  // whether the quotient is exact or not.
-  return e4m3Pair(sixth(fminf(product, 4096.0f)), 0.0f) & 0xffu;
+  // whether the quotient is exact or not, and so it is below 0.
+  const float product = fminf(fmaxf(__fmul_rn(global, amax), 0.0f), 4096.0f);
+  return e4m3Pair(sixth(product), 0.0f) & 0xffu;
 }
+// No branch, so that those of several packs overlap.
 FCCL_TEAM_FN float fastMultiplier(float global, uint32_t scaleByte) {
   // The code's bits moved to an fp32 with exponent bias 7 instead of 127: exact, subnormal codes too.
-  const float scale = __fmul_rn(__uint_as_float(scaleByte << 20), 0x1p120f);
-  return scaleByte == 0 ? 0.0f : divideNormal(global, scale, reciprocal(scale));
+  const float scale = __fmul_rn(__uint_as_float(max(scaleByte, 1u) << 20), 0x1p120f);
+  const float quotient = divideNormal(global, scale, reciprocal(scale));
+  return scaleByte == 0 ? 0.0f : quotient;
 }
 
 // The e2m1 code of |v| < 7 in the low bits (other bits: anything): adding M = 2^(exponent of max(|v|, 1) + 22) rounds
@@ -72,6 +73,9 @@ FCCL_TEAM_FN uint32_t e2m1Magnitude(float v) {
 
 template <class D, bool nvfp4>
 class PackQuantizer {
+  static constexpr int kElements = D::kElements;
+  static constexpr int kLanes = kNvfp4Block / kElements;  // that share a block
+
  public:
   FCCL_TEAM_FN PackQuantizer(const RowArgs& a, int64_t row, float scale)
       : a_(a),
@@ -79,17 +83,6 @@ class PackQuantizer {
         scale_(scale) {
     if constexpr (nvfp4) placeScales(static_cast<uint32_t>(a.firstRow + row));
   }
-
-  FCCL_TEAM_FN void put(Pack p, Raw n) const {
-    if constexpr (nvfp4) {
-      nvfp4Pack(p, n);
-    } else {
-      fp8Pack(p, D::widen(n));
-    }
-  }
-
- private:
-  static constexpr int kElements = D::kElements;
 
   FCCL_TEAM_FN void fp8Pack(Pack p, Floats<kElements> f) const {
     uint32_t codes[kElements / 4];
@@ -112,67 +105,74 @@ class PackQuantizer {
     }
   }
 
-  // Lanes that share a block of 16 columns are neighbours.
-  FCCL_TEAM_FN void nvfp4Pack(Pack p, Raw n) const {
-    constexpr int kLanes = kNvfp4Block / kElements;
-    const Floats<kElements> f = D::widen(n);
-    bool nan;
-    float amax;
-    largest(n, f, kLanes, &amax, &nan);
-
-    uint32_t byte;
-    float multiplier;
+  // A row's packs of this thread. Each is a long chain of dependent instructions; side by side they overlap. Lanes that
+  // share a block of 16 columns are neighbours.
+  template <int packs>
+  FCCL_TEAM_FN void nvfp4Packs(const Pack (&p)[packs], const Raw (&n)[packs]) const {
+    uint32_t bytes[packs];
+    float multipliers[packs];
     const float magnitude = fabsf(scale_);
-    const bool plain = !nan && magnitude > 0x1p-60f && magnitude < 0x1p60f;
-    if (plain) [[likely]] {
-      byte = fastScaleByte(scale_, amax);
-      multiplier = fastMultiplier(scale_, byte);
-    } else {
-      byte = nvfp4ScaleByte(scale_, amax);
-      multiplier = nvfp4Multiplier(scale_, static_cast<uint8_t>(byte));
-    }
-    uint32_t codes = 0;
-    if (plain && amax * multiplier < 6.99f) [[likely]] {
-      codes = fastCodes(n, f, multiplier);
-    } else if (byte != 0) {
+    bool plain = magnitude > 0x1p-60f && magnitude < 0x1p60f;
 #pragma unroll
-      for (int i = 0; i < kElements; i++) {
-        codes |= static_cast<uint32_t>(e2m1FromFloat(__fmul_rn(f.v[i], multiplier))) << (4 * i);
-      }
+    for (int k = 0; k < packs; k++) {
+      const uint32_t most = largestBits(n[k]);
+      const float amax = D::widen(Raw{{most, 0, 0, 0}}).v[0];
+      bytes[k] = fastScaleByte(scale_, amax);
+      multipliers[k] = fastMultiplier(scale_, bytes[k]);
+      plain = plain && most <= D::kInfinityBits && amax * multipliers[k] < 6.99f;
     }
-    if (byte == 0) codes = 0;
-    storeCodes(p, codes);
-    storeScales(p, byte, kLanes);
+    uint32_t codes[packs];
+    if (__all_sync(0xffffffffu, plain)) [[likely]] {
+#pragma unroll
+      for (int k = 0; k < packs; k++) {
+        const uint32_t fast = fastCodes(n[k], D::widen(n[k]), multipliers[k]);
+        codes[k] = bytes[k] == 0 ? 0 : fast;
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < packs; k++) codes[k] = anyCodes(D::widen(n[k]), &bytes[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < packs; k++) {
+      storeCodes(p[k], codes[k]);
+      storeScales(p[k], bytes[k]);
+    }
   }
 
-  // Over the block: the largest magnitude, NaN left out, and whether there is a NaN.
-  static FCCL_TEAM_FN void largest(Raw n, const Floats<kElements>& f, int lanes, float* amax, bool* nan) {
+ private:
+  // The largest magnitude of the block, as bits: magnitudes order like their bits, NaN above infinity.
+  static FCCL_TEAM_FN uint32_t largestBits(Raw n) {
+    uint32_t most = 0;
     if constexpr (kElements == 8) {
-      // As integers: magnitudes of 16-bit floats order like their bits, NaN above infinity.
       uint32_t two = 0;
 #pragma unroll
       for (int i = 0; i < 4; i++) two = __vmaxu2(two, n.words[i] & 0x7fff7fffu);
-      uint32_t most = max(two & 0xffffu, two >> 16);
-      for (int step = 1; step < lanes; step *= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
-      *nan = most > D::kInfinityBits;
-      *amax = D::widen(Raw{{most, 0, 0, 0}}).v[0];
-      if (!__any_sync(0xffffffffu, *nan)) [[likely]]
-        return;
+      most = max(two & 0xffffu, two >> 16);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; i++) most = max(most, n.words[i] & 0x7fffffffu);
     }
-    float value = 0.0f;
-    bool here = false;
+#pragma unroll
+    for (int step = 1; step < kLanes; step *= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
+    return most;
+  }
+
+  // Scale and codes of a block with whatever values, for whatever global scale.
+  FCCL_TEAM_FN uint32_t anyCodes(const Floats<kElements>& f, uint32_t* byte) const {
+    float amax = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kElements; i++) amax = fmaxf(amax, fabsf(f.v[i]));  // fmaxf passes over NaN
+#pragma unroll
+    for (int step = 1; step < kLanes; step *= 2) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, step));
+    *byte = nvfp4ScaleByte(scale_, amax);
+    if (*byte == 0) return 0;
+    const float multiplier = nvfp4Multiplier(scale_, static_cast<uint8_t>(*byte));
+    uint32_t codes = 0;
 #pragma unroll
     for (int i = 0; i < kElements; i++) {
-      value = fmaxf(value, fabsf(f.v[i]));  // fmaxf passes over NaN
-      here = here || f.v[i] != f.v[i];
+      codes |= static_cast<uint32_t>(e2m1FromFloat(__fmul_rn(f.v[i], multiplier))) << (4 * i);
     }
-    for (int step = 1; step < lanes; step *= 2) {
-      value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, step));
-      const bool there = __shfl_xor_sync(0xffffffffu, here, step) != 0;  // by all lanes, also where `here` is known
-      here = here || there;
-    }
-    *amax = value;
-    *nan = here;
+    return codes;
   }
 
   // Codes of elements below 7 after multiplication, element 0 in the lowest bits.
@@ -233,7 +233,8 @@ class PackQuantizer {
     wordScales_ = blocks % 4 == 0 && reinterpret_cast<uintptr_t>(scales_) % 4 == 0;
   }
   // The lanes of four blocks put their bytes together.
-  FCCL_TEAM_FN void storeScales(Pack p, uint32_t byte, uint32_t lanes) const {
+  FCCL_TEAM_FN void storeScales(Pack p, uint32_t byte) const {
+    constexpr auto lanes = static_cast<uint32_t>(kLanes);
     const uint32_t block = static_cast<uint32_t>(p.index) / lanes;
     uint8_t* tile = scales_ + block / 4 * tileBytes_;
     if (wordScales_) [[likely]] {

@@ -145,13 +145,27 @@ class RowBase {
     int64_t row_;
   };
 
-  struct Quantizer : PackQuantizer<D, form.nvfp4> {
-    using PackQuantizer<D, form.nvfp4>::PackQuantizer;
+  class Quantizer : PackQuantizer<D, form.nvfp4> {
+    using Base = PackQuantizer<D, form.nvfp4>;
+
+   public:
+    using Base::Base;
     template <class K>
-    FCCL_TEAM_FN void put(K, Pack p, Rounded n) {
-      PackQuantizer<D, form.nvfp4>::put(p, n.raw);
+    FCCL_TEAM_FN void put(K k, Pack p, Rounded n) {
+      if constexpr (form.nvfp4) {
+        packs_[k.kValue] = p;
+        values_[k.kValue] = n.raw;
+      } else {
+        Base::fp8Pack(p, n.widen());
+      }
     }
-    FCCL_TEAM_FN void finish() {}
+    FCCL_TEAM_FN void finish() {
+      if constexpr (form.nvfp4) Base::nvfp4Packs(packs_, values_);
+    }
+
+   private:
+    Pack packs_[kPacks];
+    Raw values_[kPacks];
   };
   template <class State, class Out>
   FCCL_TEAM_FN Quantizer quantizer(const RowArgs& a, State&, Out& out) const {

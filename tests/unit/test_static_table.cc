@@ -97,6 +97,15 @@ TEST_CASE("tables: indices are cut to the powers of two below, and out of range 
   }
 }
 
+TEST_CASE("tables: one of FCCL's own says nothing of more ranks than it lists", "[table]") {
+  const StaticTable* own = findTable("fccl", 90);
+  REQUIRE(own != nullptr);
+  CHECK(at(*own, 2, TableOp::kResidualRmsNorm, 8192, 64) == "ONESHOT");
+  CHECK(at(*own, 2, TableOp::kQuantNvfp4, 5000, 100) == "ONESHOT");
+  CHECK(at(*own, 3, TableOp::kResidualRmsNorm, 8192, 64) == "none");
+  CHECK(at(original(90), 3, TableOp::kResidualRmsNorm, 8192, 64) != "none");
+}
+
 TEST_CASE("tables: which generation gets which table of the original", "[table]") {
   for (const int sm : {75, 80, 89, 90}) CHECK(original(sm).generation == 90);
   for (const int sm : {100, 103, 120}) CHECK(original(sm).generation == 100);
@@ -138,6 +147,9 @@ TEST_CASE("AUTO on GPUs with links: the table, and the model where the table has
       {"dgx-b200", 8, 300, 8192, "TWOSHOT", "8 ranks, hidden 8192, 256 tokens: TWOSHOT."},
       {"dgx-h100", 8, 64, 8192, "TWOSHOT", "NCCL beat that table's kernels, not FCCL's: the model decides."},
       {"hgx-h200", 2, 4096, 16384, "ONESHOT", "nothing for so many ranks, columns or tokens."},
+      {"hgx-h200", 2, 4096, 8192, "ONESHOT",
+       "Table fccl_sm90 (NVIDIA H200): 2 ranks, hidden 8192, 4096 tokens: ONESHOT."},
+      {"hgx-h200", 3, 64, 8192, "ONESHOT", "Table trtllm_sm90 (H100): 2 ranks, hidden 8192, 64 tokens: ONESHOT."},
       {"pcie-l40s", 4, 1, 4096, "ONESHOT", "these GPUs have 8.9 and pcie."},
       {"hgx-h200", 16, 1024, 8192, "TWOSHOT", "Ranks share a GPU"},
       {"hgx-h200", 1, 1024, 8192, "ONESHOT", "One rank has nobody to wait for"},
