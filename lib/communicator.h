@@ -49,6 +49,7 @@ class Communicator {
   Result<std::unique_ptr<SymmetricMemory>> mapWindow(void* buffer, size_t bytes) {
     return engine_->mapWindow(*bootstrap_, buffer, bytes);
   }
+  void forgetWindow(const void* buffer) { engine_->forgetWindow(buffer); }
 
   // As fcclDevicePushInit; the shape is right by itself.
   Status preparePush(int64_t tokens, int64_t hidden, fcclDataType_t dtype, fcclDevicePush_t* push) const {

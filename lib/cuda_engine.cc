@@ -211,7 +211,19 @@ class CudaEngine final : public Engine {
   }
 
   Result<std::unique_ptr<SymmetricMemory>> mapWindow(Bootstrap& bootstrap, void* buffer, size_t bytes) override {
-    return mapCudaWindow(bootstrap, buffer, bytes, cudaMemoryOptions());
+    FCCL_TRY_ASSIGN(std::unique_ptr<SymmetricMemory> memory,
+                    mapCudaWindow(bootstrap, buffer, bytes, cudaMemoryOptions()));
+    if (side_->nccl != nullptr) {
+      const CurrentDevice current(side_->device);
+      side_->nccl->addWindow(bootstrap, buffer, bytes);
+    }
+    return memory;
+  }
+
+  void forgetWindow(const void* buffer) override {
+    if (side_->nccl == nullptr) return;
+    const CurrentDevice current(side_->device);
+    side_->nccl->removeWindow(buffer);
   }
 
   Status inspect(const CheckedCall& call, bool* compare) override {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "transport/cuda_driver.h"
 
 namespace fccl {
@@ -46,10 +47,36 @@ Status CudaNccl::prepare(const cuda::DeviceFacts& facts, const CheckedCall& call
                  host::dtypeName(call.call.dtype), reason);
 }
 
+void CudaNccl::addWindow(Bootstrap& bootstrap, void* data, size_t bytes) {
+  if (!windowReason().empty()) return;
+  auto window = NcclWindow::create(*communicator_, bootstrap, data, bytes);
+  if (!window.ok()) {
+    FCCL_INFO("a window that is none of NCCL's too: {}", window.status().message());
+    return;
+  }
+  windows_.push_back(std::move(window.value()));
+}
+
+void CudaNccl::removeWindow(const void* data) {
+  std::erase_if(windows_, [&](const auto& window) { return window->data() == data; });
+}
+
+bool CudaNccl::inWindow(const void* data, size_t bytes) const {
+  return std::ranges::any_of(windows_, [&](const auto& window) { return window->holds(data, bytes); });
+}
+
 Status CudaNccl::run(const CheckedCall& call, const Plan& plan, bool* begun) {
   const RowArgs& rows = call.call.rows;
-  const bool hasPlace = !call.norm() || rows.reducedOut != nullptr || rows.normOut != nullptr;
-  return plan.ncclStaged || !hasPlace ? runStaged(call, plan, begun) : runPlain(call, plan, begun);
+  const void* const place = rows.reducedOut != nullptr ? rows.reducedOut : rows.normOut;
+  if (plan.strategy != fcclStrategyNcclSymmetric) {
+    return place == nullptr ? runStaged(call, plan, false, begun) : runPlain(call, plan, begun);
+  }
+  const size_t bytes = static_cast<size_t>(rows.rows * rows.cols) * host::dtypeBytes(call.call.dtype);
+  if (inWindow(rows.input, bytes)) {
+    return inWindow(place, bytes) ? runPlain(call, plan, begun) : runStaged(call, plan, false, begun);
+  }
+  if (plan.ncclStaged || place == nullptr) return runStaged(call, plan, plan.ncclStaged, begun);
+  return runPlain(call, plan, begun);
 }
 
 Status CudaNccl::runPlain(const CheckedCall& call, const Plan& plan, bool* begun) {
@@ -66,7 +93,7 @@ Status CudaNccl::runPlain(const CheckedCall& call, const Plan& plan, bool* begun
 }
 
 // A part is rows, without norm elements: then a call is one row.
-Status CudaNccl::runStaged(const CheckedCall& call, const Plan& plan, bool* begun) {
+Status CudaNccl::runStaged(const CheckedCall& call, const Plan& plan, bool copies, bool* begun) {
   const RowArgs& rows = call.call.rows;
   const size_t elementBytes = host::dtypeBytes(call.call.dtype);
   const auto unitElements = static_cast<size_t>(call.norm() ? rows.cols : 1);
@@ -77,11 +104,11 @@ Status CudaNccl::runStaged(const CheckedCall& call, const Plan& plan, bool* begu
   for (size_t first = 0; first < units; first += most) {
     const size_t count = std::min(most, units - first);
     const char* from = static_cast<const char*>(rows.input) + first * unitBytes;
-    if (plan.ncclStaged) {
+    if (copies) {
       FCCL_CUDA(cudaMemcpyAsync(staging, from, count * unitBytes, cudaMemcpyDefault, call.stream));
       from = staging;
     }
-    *begun = *begun || plan.ncclStaged;
+    *begun = *begun || copies;
     FCCL_TRY(communicator_->allReduce(from, staging, count * unitElements, call.call.dtype, call.call.op, call.stream));
     *begun = true;
     if (call.norm()) {

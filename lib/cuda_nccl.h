@@ -6,7 +6,8 @@
 // norm, reducedOut or normOut      ncclAllReduce(input, that one), epilogue kernel
 // norm, neither                    in parts that the staging buffer holds: ncclAllReduce(input, staging), epilogue
 // NCCL_SYMMETRIC                   in such parts: copy(input, staging), ncclAllReduce in place there, epilogue, or
-//                                  copy(staging, reducedOut)
+//                                  copy(staging, reducedOut). An input in a window of the communicator is not copied;
+//                                  where reducedOut or normOut is in one too, as with NCCL
 //
 // HBM bytes beside NCCL's          epilogue: sums, residual and outputs once each; NCCL_SYMMETRIC: two more of the
 //                                  payload for each copy
@@ -14,6 +15,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "lib/validate.h"
@@ -34,6 +36,10 @@ class CudaNccl {
   // As Facts::noNcclWindow.
   const std::string& windowReason() const { return staging_->windowReason(); }
 
+  // Collective: makes a window of the communicator one of NCCL's too, where NCCL has such.
+  void addWindow(Bootstrap& bootstrap, void* data, size_t bytes);
+  void removeWindow(const void* data);
+
   // What Engine's functions of these names do.
   Status prepare(const cuda::DeviceFacts& facts, const CheckedCall& call, Plan* plan) const;
   // `begun`: something has been enqueued.
@@ -46,10 +52,12 @@ class CudaNccl {
  private:
   CudaNccl() = default;
   Status runPlain(const CheckedCall& call, const Plan& plan, bool* begun);
-  Status runStaged(const CheckedCall& call, const Plan& plan, bool* begun);
+  Status runStaged(const CheckedCall& call, const Plan& plan, bool copies, bool* begun);
+  bool inWindow(const void* data, size_t bytes) const;
 
   std::unique_ptr<NcclCommunicator> communicator_;
   std::unique_ptr<NcclBuffer> staging_;  // after the communicator, before which it must go
+  std::vector<std::unique_ptr<NcclWindow>> windows_;
   cuda::DeviceState* state_ = nullptr;
   cuda::CudaWorld epilogue_{};
 };

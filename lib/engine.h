@@ -34,6 +34,8 @@ class Engine {
 
   // Collective: see mapHostWindow and mapCudaWindow.
   virtual Result<std::unique_ptr<SymmetricMemory>> mapWindow(Bootstrap& bootstrap, void* buffer, size_t bytes) = 0;
+  // Before what mapWindow() has given goes.
+  virtual void forgetWindow(const void* /*buffer*/) {}
 
   // As fcclDevicePushInit; the shape is right by itself.
   virtual Status preparePush(int64_t tokens, int64_t hidden, fcclDataType_t dtype, fcclDevicePush_t* push) const = 0;

@@ -46,6 +46,7 @@ Status deregisterWindow(Communicator& communicator, fcclWindow_t window) {
   }
   // When everybody has told its window, nobody is inside a collective that uses it.
   FCCL_TRY(agreeOn(communicator, "The number of the window", known->number));
+  communicator.forgetWindow(known->start);
   communicator.windows().remove(window);
   return {};
 }

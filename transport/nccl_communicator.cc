@@ -132,20 +132,23 @@ void NcclCommunicator::abort() {
   if (!gone.ok()) FCCL_WARN("{}", gone.message());
 }
 
-Result<std::unique_ptr<NcclBuffer>> NcclBuffer::create(NcclCommunicator& communicator, Bootstrap& bootstrap,
+Result<std::unique_ptr<NcclWindow>> NcclWindow::create(NcclCommunicator& communicator, Bootstrap& bootstrap, void* data,
                                                        size_t bytes) {
-  const NcclLibrary& library = communicator.library();
-  std::unique_ptr<NcclBuffer> buffer(new NcclBuffer(communicator, bytes));
-  FCCL_TRY(bootstrap.agree(
-      library.check("ncclMemAlloc", library.functions().memAlloc(&buffer->data_, bytes), communicator.comm_)));
+  constexpr uintptr_t kPage = 4096;  // NCCL_WIN_REQUIRED_ALIGNMENT
   // The same version everywhere, so all ranks go the same way.
-  Status window = library.need(NcclFeature::kSymmetricWindows, "a window for staging");
-  if (window.ok()) window = bootstrap.agree(buffer->makeWindow());
-  buffer->reason_ = window.message();
-  return buffer;
+  FCCL_TRY(communicator.library().need(NcclFeature::kSymmetricWindows, "a symmetric window"));
+  // Before anybody is inside NCCL's call, which all ranks must make.
+  FCCL_TRY(bootstrap.agree(reinterpret_cast<uintptr_t>(data) % kPage == 0
+                               ? Status()
+                               : failure(fcclInvalidArgument,
+                                         "{} is not at the beginning of a page, as windows of NCCL are.",
+                                         static_cast<const void*>(data))));
+  std::unique_ptr<NcclWindow> window(new NcclWindow(communicator, data, bytes));
+  FCCL_TRY(bootstrap.agree(window->enroll()));
+  return window;
 }
 
-Status NcclBuffer::makeWindow() {
+Status NcclWindow::enroll() {
   FCCL_TRY(communicator_.call("ncclCommWindowRegister", [&](auto& f) {
     return f.commWindowRegister(communicator_.comm_, data_, bytes_, &window_, nccl::kSymmetricWindow);
   }));
@@ -155,11 +158,34 @@ Status NcclBuffer::makeWindow() {
                  "virtual memory management (NCCL_CUMEM_ENABLE, NCCL_WIN_ENABLE).");
 }
 
+NcclWindow::~NcclWindow() {
+  if (window_ == nullptr) return;
+  (void)communicator_.call("ncclCommWindowDeregister",
+                           [&](auto& f) { return f.commWindowDeregister(communicator_.comm_, window_); });
+}
+
+bool NcclWindow::holds(const void* start, size_t bytes) const {
+  const auto* from = static_cast<const char*>(start);
+  const auto* begin = static_cast<const char*>(data_);
+  // As integers: the two may be of different objects.
+  const auto offset = reinterpret_cast<uintptr_t>(from) - reinterpret_cast<uintptr_t>(begin);
+  return offset <= bytes_ && bytes <= bytes_ - offset;
+}
+
+Result<std::unique_ptr<NcclBuffer>> NcclBuffer::create(NcclCommunicator& communicator, Bootstrap& bootstrap,
+                                                       size_t bytes) {
+  const NcclLibrary& library = communicator.library();
+  std::unique_ptr<NcclBuffer> buffer(new NcclBuffer(communicator, bytes));
+  FCCL_TRY(bootstrap.agree(
+      library.check("ncclMemAlloc", library.functions().memAlloc(&buffer->data_, bytes), communicator.comm_)));
+  auto window = NcclWindow::create(communicator, bootstrap, buffer->data_, bytes);
+  buffer->reason_ = window.status().message();
+  if (window.ok()) buffer->window_ = std::move(window.value());
+  return buffer;
+}
+
 NcclBuffer::~NcclBuffer() {
-  if (window_ != nullptr) {
-    (void)communicator_.call("ncclCommWindowDeregister",
-                             [&](auto& f) { return f.commWindowDeregister(communicator_.comm_, window_); });
-  }
+  window_.reset();
   if (data_ != nullptr) (void)communicator_.library().functions().memFree(data_);
 }
 

@@ -41,6 +41,7 @@ class NcclCommunicator {
 
  private:
   friend class NcclBuffer;
+  friend class NcclWindow;
   class Inside;
   NcclCommunicator(std::shared_ptr<const NcclLibrary> library, nccl::Comm comm, bool own)
       : library_(std::move(library)), comm_(comm), own_(own) {}
@@ -56,6 +57,31 @@ class NcclCommunicator {
   int device_ = 0;
   std::atomic<int> inside_{0};  // threads that are in a function of NCCL with comm_
   std::atomic<bool> aborted_{false};
+};
+
+// Memory that NCCL knows as a symmetric window, at the same offset of which all ranks then find each other's.
+class NcclWindow {
+ public:
+  // Collective; the GPU is current. The failure, the same on all ranks, is why there is none.
+  static Result<std::unique_ptr<NcclWindow>> create(NcclCommunicator& communicator, Bootstrap& bootstrap, void* data,
+                                                    size_t bytes);
+  // Local: NCCL takes it back when all ranks have.
+  ~NcclWindow();
+  NcclWindow(const NcclWindow&) = delete;
+  NcclWindow& operator=(const NcclWindow&) = delete;
+
+  const void* data() const { return data_; }
+  bool holds(const void* start, size_t bytes) const;
+
+ private:
+  NcclWindow(NcclCommunicator& communicator, void* data, size_t bytes)
+      : communicator_(communicator), data_(data), bytes_(bytes) {}
+  Status enroll();
+
+  NcclCommunicator& communicator_;
+  void* const data_;
+  const size_t bytes_;
+  nccl::Window window_ = nullptr;
 };
 
 // GPU memory of NCCL's own kind, which is made a symmetric window where NCCL has such.
@@ -74,12 +100,11 @@ class NcclBuffer {
 
  private:
   NcclBuffer(NcclCommunicator& communicator, size_t bytes) : communicator_(communicator), bytes_(bytes) {}
-  Status makeWindow();
 
   NcclCommunicator& communicator_;
   const size_t bytes_;
   void* data_ = nullptr;
-  nccl::Window window_ = nullptr;
+  std::unique_ptr<NcclWindow> window_;
   std::string reason_;
 };
 

@@ -186,6 +186,71 @@ TEST_CASE("CUDA NCCL: a call in a graph, replayed") {
   }
 }
 
+TEST_CASE("CUDA NCCL: what lies in a window is neither staged nor copied back") {
+  FCCL_NEED_NCCL();
+  CudaRanks cuda(1, ncclConfig());
+  if (!factsOf(cuda).noNcclWindow.empty()) FCCL_SKIP("NCCL makes no symmetric windows here");
+  constexpr size_t kCount = 1 << 20;
+  constexpr size_t kBytes = 2 * kCount;  // above what is staged
+  cuda.group().run("copies", [&](Rank& rank) {
+    RankDevice& device = cuda.device(0);
+    device.reset();
+    std::vector<uint16_t> data(kCount);
+    for (size_t i = 0; i < kCount; i++) data[i] = static_cast<uint16_t>(0x3f80 + i % 100);
+    void* block = nullptr;
+    fcclWindow_t window = nullptr;
+    rank.ok(fcclMemAllocOn(&block, 2 * kBytes, fcclDeviceCuda), "fcclMemAllocOn");
+    rank.ok(fcclCommWindowRegister(rank.comm, block, 2 * kBytes, &window, 0), "fcclCommWindowRegister");
+    char* const inWindow = static_cast<char*>(block);
+    void* const outside = device.take(2 * kBytes);
+    // Copies that a call enqueues, NCCL's own among them: of one rank it copies from input to output.
+    const auto copies = [&](void* in, void* out) {
+      device.upload(in, data.data(), kBytes);
+      cudaOk(cudaMemsetAsync(out, 0, kBytes, device.stream()), "cudaMemsetAsync");
+      cudaOk(cudaStreamSynchronize(device.stream()), "cudaStreamSynchronize");
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t executable = nullptr;
+      cudaOk(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeThreadLocal), "begin capture");
+      fcclFusedArgs_t args = FCCL_FUSED_ARGS_INITIALIZER;
+      args.pattern = fcclPatternAllReduce;
+      args.dtype = fcclBfloat16;
+      args.tokens = 1;
+      args.hidden = kCount;
+      args.input = in;
+      args.reducedOut = out;
+      args.strategy = fcclStrategyNcclSymmetric;
+      rank.ok(fcclAllReduceFused(&args, rank.comm, device.stream()), "fcclAllReduceFused");
+      cudaOk(cudaStreamEndCapture(device.stream(), &graph), "end capture");
+      size_t nodes = 0;
+      cudaOk(cudaGraphGetNodes(graph, nullptr, &nodes), "cudaGraphGetNodes");
+      std::vector<cudaGraphNode_t> all(nodes);
+      cudaOk(cudaGraphGetNodes(graph, all.data(), &nodes), "cudaGraphGetNodes");
+      const auto count = std::ranges::count_if(all, [](cudaGraphNode_t node) {
+        cudaGraphNodeType type{};
+        return cudaGraphNodeGetType(node, &type) == cudaSuccess && type == cudaGraphNodeTypeMemcpy;
+      });
+      cudaOk(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+      cudaOk(cudaGraphLaunch(executable, device.stream()), "cudaGraphLaunch");
+      std::vector<uint16_t> got(kCount);
+      device.download(got.data(), out, kBytes);
+      rank.expect(got == data, "the sum of one rank");
+      cudaOk(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
+      cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
+      return static_cast<int>(count);
+    };
+    const auto check = [&](int found, int wanted, const char* what) {
+      rank.expect(found == wanted, fmt::format("{}: {} copies, not {}", what, found, wanted));
+    };
+    check(copies(outside, static_cast<char*>(outside) + kBytes), 2, "outside");
+    check(copies(inWindow, inWindow + kBytes), 1, "in a window");
+    check(copies(inWindow, outside), 2, "input in a window");
+    rank.ok(fcclCommWindowDeregister(rank.comm, window), "fcclCommWindowDeregister");
+    check(copies(inWindow, inWindow + kBytes), 2, "no window any more");
+    rank.ok(fcclMemFree(block), "fcclMemFree");
+    rank.expect(device.intact().empty(), device.intact());
+  });
+}
+
 TEST_CASE("CUDA NCCL: ranks that share a GPU get no NCCL, and are told so") {
   FCCL_NEED_NCCL();
   CudaRanks cuda(2, ncclConfig());

@@ -229,6 +229,37 @@ TEST_CASE("NCCL buffer: a symmetric window from 2.27 on, else plain memory and t
   }
 }
 
+TEST_CASE("NCCL window: of memory that begins at a page, on all ranks or none", "[nccl]") {
+  fake().reset();
+  Ranks all(2);
+  REQUIRE(all.allOk());
+  constexpr size_t kBytes = 8192;
+  alignas(4096) static char memory[2][kBytes + 4096];
+  std::vector<std::unique_ptr<NcclWindow>> windows(2);
+  const auto make = [&](size_t skewOfRank1) {
+    all.run([&](NcclCommunicator& communicator, Bootstrap& bootstrap) -> Status {
+      const auto rank = static_cast<size_t>(bootstrap.rank());
+      auto made = NcclWindow::create(communicator, bootstrap, memory[rank] + (rank == 1 ? skewOfRank1 : 0), kBytes);
+      if (made.ok()) windows[rank] = std::move(made.value());
+      return made.status();
+    });
+  };
+  make(64);
+  for (const Status& status : all.statuses) CHECK(contains(status.message(), "is not at the beginning of a page"));
+  CHECK(fake().liveWindows() == 0);
+  make(4096);
+  for (const Status& status : all.statuses) CHECK(status.message() == "");
+  CHECK(fake().liveWindows() == 2);
+  const NcclWindow& window = *windows[0];
+  CHECK(window.holds(memory[0], kBytes));
+  CHECK(window.holds(memory[0] + 100, kBytes - 100));
+  CHECK(!window.holds(memory[0] + 100, kBytes));
+  CHECK(!window.holds(memory[0] - 1, 1));
+  CHECK(!window.holds(nullptr, 1));
+  windows.clear();
+  CHECK(fake().liveWindows() == 0);
+}
+
 TEST_CASE("NCCL buffer: no memory on one rank", "[nccl]") {
   fake().reset();
   Ranks all(2);
