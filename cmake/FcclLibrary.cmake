@@ -95,7 +95,8 @@ add_library(fccl::fccl ALIAS fccl)
 set(fccl_version_script ${CMAKE_SOURCE_DIR}/cmake/fccl.map)
 target_include_directories(fccl PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
                                        $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-target_link_libraries(fccl PRIVATE $<BUILD_INTERFACE:PkgConfig::hwloc> $<BUILD_INTERFACE:Threads::Threads> ${CMAKE_DL_LIBS})
+target_link_libraries(fccl PRIVATE $<BUILD_INTERFACE:fccl_fmt> $<BUILD_INTERFACE:PkgConfig::hwloc>
+                                   $<BUILD_INTERFACE:Threads::Threads> ${CMAKE_DL_LIBS})
 if(fccl_have_cuda)
   # It loads libcuda.so.1 itself, when it is first asked.
   target_link_libraries(fccl PRIVATE $<BUILD_INTERFACE:CUDA::cudart_static>)

@@ -50,9 +50,11 @@ fcclResult_t boundary(const char* function, LastError* lastError, Body&& body) n
 // body(Communicator&) -> Status, for getters that any thread may call at any time.
 template <class Body>
 fcclResult_t withCommunicator(const char* function, fcclComm_t comm, Body&& body) noexcept {
-  if (comm == nullptr || comm->magic.load(std::memory_order_relaxed) != fcclComm::kLive) [[unlikely]] {
+  if (comm == nullptr) [[unlikely]]
     return boundary(function, nullptr, [&] { return checkHandle(comm); });
-  }
+  const Asking asking(comm);
+  if (!asking.live()) [[unlikely]]
+    return boundary(function, nullptr, [&] { return checkHandle(comm); });
   Communicator& communicator = *comm->communicator;
   return boundary(function, &communicator.lastError(), [&] { return body(communicator); });
 }

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <mutex>
+#include <thread>
 
 #include "lib/testing.h"
 
@@ -49,12 +50,14 @@ Status checkHandle(fcclComm_t comm) {
 
 bool endHandle(fcclComm_t comm) {
   uint64_t live = fcclComm::kLive;
-  // Relaxed: who may touch the communicator is settled by `inside`.
-  return comm->magic.compare_exchange_strong(live, 0, std::memory_order_relaxed);
+  // Sequentially consistent: see Asking. Between this and a thread inside, `inside` settles it.
+  return comm->magic.compare_exchange_strong(live, 0, std::memory_order_seq_cst);
 }
 
 void freeHandle(fcclComm_t comm) {
   std::unique_ptr<fcclComm> handle(comm);
+  // Sequentially consistent: see Asking; it is an acquire too, for what those threads have done.
+  while (handle->asking.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
   handle->communicator.reset();
   endedHandles().add(std::move(handle));
 }

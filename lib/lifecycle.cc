@@ -201,7 +201,8 @@ const char* fcclGetErrorString(fcclResult_t result) { return resultName(result);
 const char* fcclGetLastError(fcclComm_t comm) {
   try {
     if (comm == nullptr) return handOut(threadError());
-    if (const Status handle = checkHandle(comm); !handle.ok()) return handOut(handle);
+    const Asking asking(comm);
+    if (!asking.live()) return handOut(checkHandle(comm));
     return handOut(comm->communicator->lastError().get());
   } catch (const std::bad_alloc&) {
     return "There is not enough memory.";

@@ -24,7 +24,7 @@ struct CellKey {
   int op;
   int64_t hidden;
   int64_t tokens;
-  auto operator<=>(const CellKey&) const = default;
+  auto operator<=>(const CellKey&) const = default;  // NOLINT(modernize-use-nullptr): there is none
 };
 // Median times of all runs of a strategy.
 using Times = std::map<std::string, std::vector<double>>;

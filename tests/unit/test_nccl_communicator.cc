@@ -60,7 +60,7 @@ TEST_CASE("NCCL communicator: all-reduce and all-gather of every rank's data", "
       if (!done.ok()) return done;
       for (size_t i = 0; i < sum.size(); i++) {
         const float wanted =
-            static_cast<float>(ranks) * static_cast<float>(i) + static_cast<float>(ranks * (ranks - 1) / 2);
+            static_cast<float>(ranks) * static_cast<float>(i) + static_cast<float>(ranks * (ranks - 1)) / 2;
         if (sum[i] != wanted) return failure(fcclInternalError, "{} in place of {}", sum[i], wanted);
       }
       std::vector<int> gathered(static_cast<size_t>(ranks));

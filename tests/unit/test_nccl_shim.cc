@@ -101,7 +101,7 @@ std::string sumOfRanks(const Shim& shim, int rank, int ranks, void* comm) {
   std::array<float, 8> data{};
   data.fill(static_cast<float>(rank + 1));
   if (shim.allReduce(data.data(), data.data(), data.size(), fcclFloat32, fcclSum, comm, nullptr) != 0) return "result";
-  const auto wanted = static_cast<float>(ranks * (ranks + 1) / 2);
+  const auto wanted = static_cast<float>(ranks * (ranks + 1)) / 2;
   return std::all_of(data.begin(), data.end(), [&](float v) { return v == wanted; }) ? "" : "wrong sum";
 }
 
@@ -124,7 +124,7 @@ TEST_CASE("NCCL shim: calls and results pass through, and communicators come and
   CHECK(shimmed().getVersion(&version) == 0);
   CHECK(version == 22803);
   withComms(3, [](int rank, void* comm) -> std::string {
-    if (const std::string wrong = sumOfRanks(shimmed(), rank, 3, comm); !wrong.empty()) return wrong;
+    if (std::string wrong = sumOfRanks(shimmed(), rank, 3, comm); !wrong.empty()) return wrong;
     int32_t value = rank;
     if (shimmed().broadcast(&value, &value, 1, fcclInt32, 2, comm, nullptr) != 0 || value != 2) return "broadcast";
     int error = 1;
