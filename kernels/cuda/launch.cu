@@ -16,6 +16,7 @@ __global__ void armKernel(uint4* words, uint64_t count) {
 
 template <class D>
 const void* findTyped(const Form& form) {
+  if (form.protocol == Protocol::kLowPrecision) return findLowPrecisionKernel<D>(form);
   if (form.cluster) return findClusterKernel<D>(form);
   if (form.norm && form.protocol == Protocol::kOneshot) return findRowKernel<D>(form);
   return findPlainKernel<D>(form);
@@ -124,7 +125,8 @@ cudaError_t load(bool sharedDevice) {
       error = loadKernel(findWindowKernel(dtype, form), Form(), sharedPerBlock, sharedDevice);
       if (error != cudaSuccess) return error;
     }
-    for (const std::span<const Form> forms : {std::span<const Form>(kClusterForms), {kRowForms}, {kPlainForms}}) {
+    for (const std::span<const Form> forms :
+         {std::span<const Form>(kClusterForms), {kRowForms}, {kPlainForms}, {kLowPrecisionForms}}) {
       for (const Form& form : forms) {
         error = loadKernel(findKernel(dtype, form), form, sharedPerBlock, sharedDevice);
         if (error != cudaSuccess) return error;
