@@ -24,11 +24,12 @@ using Choices = std::array<std::pair<std::string_view, T>, N>;
 
 constexpr Choices<LogLevel, 4> kLogLevels{
     {{"none", LogLevel::kNone}, {"warn", LogLevel::kWarn}, {"info", LogLevel::kInfo}, {"trace", LogLevel::kTrace}}};
-constexpr Choices<fcclStrategy_t, 7> kStrategies{{{"auto", fcclStrategyAuto},
+constexpr Choices<fcclStrategy_t, 8> kStrategies{{{"auto", fcclStrategyAuto},
                                                   {"oneshot", fcclStrategyOneshot},
                                                   {"twoshot", fcclStrategyTwoshot},
                                                   {"min_latency", fcclStrategyMinLatency},
                                                   {"ub", fcclStrategyUb},
+                                                  {"lowprecision", fcclStrategyLowPrecision},
                                                   {"nccl", fcclStrategyNccl},
                                                   {"nccl_symmetric", fcclStrategyNcclSymmetric}}};
 constexpr Choices<bool, 2> kSwitch{{{"0", false}, {"1", true}}};

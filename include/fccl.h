@@ -100,6 +100,7 @@ typedef enum {
   fcclStrategyAuto = 3,         /* FCCL chooses */
   fcclStrategyOneshot = 4,      /* every rank gets every rank's data and reduces all of it */
   fcclStrategyTwoshot = 5,      /* every rank reduces its share, then the shares are gathered */
+  fcclStrategyLowPrecision = 6, /* as TWOSHOT, FP8 on the wire: inputs and sums are rounded to 4 significant bits */
   fcclStrategyNcclSymmetric = 8 /* CUDA: as NCCL, staged in a symmetric window of NCCL (2.27 and newer) */
 } fcclStrategy_t;
 
@@ -291,8 +292,8 @@ typedef struct {
  *   n = round(r * 1/sqrt(mean(r^2) + eps) * (weightBias + weight))      normOut
  *   quantOut, scaleOut from the rounded n
  * Every rank gets the same bits, and a row's bits do not depend on the other rows, on the number of tokens or on the
- * strategy; with NCCL and NCCL_SYMMETRIC the sum is NCCL's, whose bits may depend on all of that. tokens 0 is fine,
- * with NULL pointers. */
+ * strategy; with NCCL and NCCL_SYMMETRIC the sum is NCCL's, with LOWPRECISION it has been rounded to FP8 on its way,
+ * and its bits may depend on all of that. tokens 0 is fine, with NULL pointers. */
 FCCL_API fcclResult_t fcclAllReduceFused(const fcclFusedArgs_t* args, fcclComm_t comm, fcclStream_t stream);
 
 /* *bytes: the exact size of scaleOut (0 for patterns without block scales). */

@@ -149,8 +149,7 @@ class CudaEngine final : public Engine {
     const CurrentDevice current(side_->device);
     if (isNccl(plan->strategy)) return side_->nccl->prepare(facts_, call, plan);
     const RowArgs& rows = call.call.rows;
-    const bool twoshot = plan->protocol == host::Protocol::kTwoshot || plan->protocol == host::Protocol::kWindowTwoshot;
-    const auto protocol = twoshot ? cuda::Protocol::kTwoshot : cuda::Protocol::kOneshot;
+    const cuda::Protocol protocol = protocolOf(*plan);
     if (usesWindows(*plan)) {
       cuda::Shape shape = cuda::shapeOf(protocol, call.call.dtype, rows);
       shape.aligned = shape.aligned && plan->windowsAligned;
@@ -301,6 +300,15 @@ class CudaEngine final : public Engine {
     return {};
   }
 
+  static cuda::Protocol protocolOf(const Plan& plan) {
+    switch (plan.protocol) {
+      case host::Protocol::kTwoshot:
+      case host::Protocol::kWindowTwoshot: return cuda::Protocol::kTwoshot;
+      case host::Protocol::kLowPrecision: return cuda::Protocol::kLowPrecision;
+      default: return cuda::Protocol::kOneshot;
+    }
+  }
+
   static bool usesWindows(const Plan& plan) {
     return plan.protocol == host::Protocol::kWindowOneshot || plan.protocol == host::Protocol::kWindowTwoshot;
   }
@@ -342,8 +350,8 @@ class CudaEngine final : public Engine {
   Status findLaunch(cuda::Protocol protocol, fcclDataType_t dtype, const RowArgs& rows, cuda::Launch* launch) const {
     const char* reason = nullptr;
     FCCL_CUDA(cuda::plan(facts_, cudaWorld_, cuda::shapeOf(protocol, dtype, rows), {}, launch, &reason));
-    if (launch->kernel == nullptr && protocol == cuda::Protocol::kTwoshot) {
-      // Rows that it has no kernel for: the same bits from ONESHOT, on every rank alike.
+    if (launch->kernel == nullptr && protocol != cuda::Protocol::kOneshot) {
+      // Rows that it has no kernel for: the same bits from ONESHOT (LOWPRECISION: better ones), on every rank alike.
       return findLaunch(cuda::Protocol::kOneshot, dtype, rows, launch);
     }
     if (launch->kernel != nullptr) return {};

@@ -363,6 +363,7 @@ const char* strategyName(int strategy) {
     case fcclStrategyOneshot: return "ONESHOT";
     case fcclStrategyTwoshot: return "TWOSHOT";
     case fcclStrategyNccl: return "NCCL";
+    case fcclStrategyLowPrecision: return "LOWPRECISION";
     case fcclStrategyNcclSymmetric: return "NCCL_SYMMETRIC";
     default: return nullptr;
   }

@@ -101,6 +101,7 @@ Json jsonOf(const Explanation& explanation) {
     Json one = {{"name", strategy.name}, {"eligible", strategy.reason.empty()}};
     if (strategy.reason.empty()) one["workspaceBytes"] = strategy.workspaceBytes;
     if (!strategy.reason.empty()) one["reason"] = strategy.reason;
+    if (!strategy.byNameOnly.empty()) one["byNameOnly"] = strategy.byNameOnly;
     if (strategy.cost) one["modelMicroseconds"] = strategy.cost->total();
     json["strategies"].push_back(std::move(one));
   }

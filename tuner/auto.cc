@@ -49,6 +49,9 @@ bool isEligible(const StrategyRow& row, const Query& query, const Facts& facts) 
   return cannot(row, query, facts).empty();
 }
 
+// NCCL's bits depend on the number of tokens: AUTO takes it where nothing else can do the call.
+bool isPreferred(const StrategyRow& row) { return !isNccl(row.id) && row.byNameOnly == nullptr; }
+
 // The row that a cell names; NULL, with the reason in `step`, where the cell settles nothing. What other kernels lost
 // against NCCL says nothing about these.
 const StrategyRow* rowOfCell(const StaticTable& table, const TableCell& cell, const Query& query, const Facts& facts,
@@ -62,7 +65,7 @@ const StrategyRow* rowOfCell(const StaticTable& table, const TableCell& cell, co
     *step += ", where NCCL beat that table's kernels, not FCCL's: the model decides.";
     return nullptr;
   }
-  if (row == nullptr || isNccl(row->id) || !isEligible(*row, query, facts)) {
+  if (row == nullptr || !isPreferred(*row) || !isEligible(*row, query, facts)) {
     *step += ", which is not to be had here: the model decides.";
     return nullptr;
   }
@@ -97,8 +100,7 @@ const StrategyRow* byModel(const Query& query, const Facts& facts, std::vector<s
   double least = 0;
   std::string times;
   for (const StrategyRow& row : strategies()) {
-    // NCCL's bits depend on the number of tokens: AUTO takes it where nothing else can do the call.
-    if (isNccl(row.id) || !isEligible(row, query, facts)) continue;
+    if (!isPreferred(row) || !isEligible(row, query, facts)) continue;
     const std::optional<Cost> cost = predict(row.name, query, facts);
     if (!cost) continue;
     times += fmt::format("{}{} {:.1f} us", times.empty() ? "" : ", ", row.name, cost->total());
@@ -125,7 +127,9 @@ const StrategyRow* byRule(const Query& query, const Facts& facts, std::vector<st
 
 Decision decide(const Query& query, const Facts& facts) {
   Decision decision;
-  const auto eligible = [&](const StrategyRow& row) { return isEligible(row, query, facts); };
+  const auto eligible = [&](const StrategyRow& row) {
+    return row.byNameOnly == nullptr && isEligible(row, query, facts);
+  };
   if (std::ranges::none_of(strategies(), eligible)) {
     decision.steps.push_back(cannot(kOneshotRow, query, facts));
     return decision;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/fp8_wire.h"
+
 namespace fccl {
 namespace {
 
@@ -21,6 +23,14 @@ int64_t equalRuns(int64_t cols, int64_t limit) {
 // Whole units of columns in `bytes`.
 int64_t columnsIn(size_t bytes, size_t elementBytes) {
   return static_cast<int64_t>(bytes / (static_cast<size_t>(kCutUnit) * elementBytes)) * kCutUnit;
+}
+
+// The same for a row of FP8.
+int64_t fp8ColumnsIn(size_t bytes) {
+  // The scales take a 32nd, and round up.
+  int64_t cols = static_cast<int64_t>(bytes) * 32 / 33 / kCutUnit * kCutUnit;
+  while (cols > 0 && fp8RowBytes(cols) > static_cast<int64_t>(bytes)) cols -= kCutUnit;
+  return cols;
 }
 
 // At most this much of a gather slot per row: every output that a pattern may have.
@@ -79,6 +89,26 @@ host::Shape cutForOwners(const Query& query, const Facts& facts, host::Wire wire
     const int64_t most = columnsIn(share, elementBytes);
     if (query.cols < kCutUnit * facts.ranks || most == 0) return shape;
     const int64_t perOwner = std::clamp(columnsIn(wantedShare, elementBytes), kCutUnit, most);
+    shape.colsPerChunk = equalRuns(query.cols, perOwner * facts.ranks);
+  }
+  return shape;
+}
+
+host::Shape cutForOwnersInFp8(const Query& query, const Facts& facts, size_t wantedBytes) {
+  host::Shape shape;
+  shape.colsPerChunk = 0;
+  const size_t share = facts.slotBytes / static_cast<size_t>(facts.ranks);
+  const size_t wantedShare = wantedBytes / static_cast<size_t>(facts.ranks);
+  if (query.norm) {
+    const int64_t most = static_cast<int64_t>(share) / fp8RowBytes(query.cols);
+    if (query.rows < facts.ranks || most == 0) return shape;
+    const auto wanted = std::max<int64_t>(1, static_cast<int64_t>(wantedShare / slotRowStride(query)));
+    shape.rowsPerChunk = std::min({most, wanted, ceilDiv(query.rows, facts.ranks)});
+    shape.colsPerChunk = query.cols;
+  } else {
+    const int64_t most = fp8ColumnsIn(share);
+    if (query.cols < kCutUnit * facts.ranks || most == 0) return shape;
+    const int64_t perOwner = std::clamp(columnsIn(wantedShare, host::dtypeBytes(query.dtype)), kCutUnit, most);
     shape.colsPerChunk = equalRuns(query.cols, perOwner * facts.ranks);
   }
   return shape;

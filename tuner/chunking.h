@@ -29,4 +29,7 @@ host::Shape cutForAll(const Query& query, size_t slotBytes, size_t wantedBytes);
 // kCutUnit columns per owner.
 host::Shape cutForOwners(const Query& query, const Facts& facts, host::Wire wire, size_t wantedBytes);
 
+// The same for LOWPRECISION: a staging slot holds the shares of all owners, the second time one share.
+host::Shape cutForOwnersInFp8(const Query& query, const Facts& facts, size_t wantedBytes);
+
 }  // namespace fccl

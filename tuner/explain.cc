@@ -71,7 +71,10 @@ Explanation explain(const std::string& call, const Query& query, const Facts& fa
     one.name = strategy.name;
     one.reason = notPossible(strategy, query, facts);
     one.cost = predict(strategy.name, query, facts);
-    if (one.reason.empty()) one.workspaceBytes = strategy.row->workspace(query, facts);
+    if (one.reason.empty()) {
+      one.workspaceBytes = strategy.row->workspace(query, facts);
+      if (strategy.row->byNameOnly != nullptr) one.byNameOnly = strategy.row->byNameOnly(query, facts);
+    }
     result.strategies.push_back(std::move(one));
   }
   return result;
@@ -86,6 +89,7 @@ std::string Explanation::text() const {
     text += fmt::format("{} {:<16}", strategy.name == choice ? "*" : " ", strategy.name);
     if (strategy.reason.empty()) text += fmt::format("eligible, workspace {} bytes per rank", strategy.workspaceBytes);
     text += strategy.reason;
+    if (!strategy.byNameOnly.empty()) text += fmt::format(", {}", strategy.byNameOnly);
     if (strategy.cost && strategy.reason.empty()) {
       text += fmt::format(", model {:.1f} us ({:.1f} + the greater of link {:.1f}, memory {:.1f})",
                           strategy.cost->total(), strategy.cost->fixedMicroseconds, strategy.cost->linkMicroseconds,

@@ -10,7 +10,8 @@ namespace fccl {
 
 struct ExplainedStrategy {
   std::string name;
-  std::string reason;  // why not, a sentence; empty: eligible
+  std::string reason;      // why not, a sentence; empty: eligible
+  std::string byNameOnly;  // of an eligible one that AUTO does not take: why, a sentence
   std::optional<Cost> cost;
   size_t workspaceBytes = 0;  // where eligible
 };

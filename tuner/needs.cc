@@ -1,5 +1,7 @@
 #include "tuner/needs.h"
 
+#include "tuner/chunking.h"
+
 namespace fccl {
 
 Reason needCuda(const char* strategy, const Facts& facts) {
@@ -48,10 +50,19 @@ Reason needNoNorm(const char* strategy, const Query& query) {
   return fmt::format("{} does plain all-reduces only, and this pattern has a norm.", strategy);
 }
 
-Reason needElementsMultipleOf(const char* strategy, const Query& query, int64_t unit) {
-  if (query.rows * query.cols % unit == 0) return {};
-  return fmt::format("{} needs a multiple of {} elements, and {} x {} is none.", strategy, unit, query.rows,
-                     query.cols);
+Reason needPcieOnly(const char* strategy, const Facts& facts) {
+  const LinkKind link = facts.group.link;
+  if (facts.device == fcclDeviceCuda && link != LinkKind::kSelf && !isNvlink(link)) return {};
+  return fmt::format("{} is for GPUs with PCIe only between them, and {}.", strategy,
+                     facts.device != fcclDeviceCuda ? "this is a HOST communicator"
+                     : link == LinkKind::kSelf
+                         ? "these ranks share one"
+                         : fmt::format("the slowest way between two of these is {}", linkKindName(link)));
+}
+
+Reason needBytes(const char* strategy, const Query& query, size_t least) {
+  if (payloadBytes(query) >= least) return {};
+  return fmt::format("{} is for {} bytes and more, and this call has {}.", strategy, least, payloadBytes(query));
 }
 
 Reason needFloats(const char* strategy, const Query& query) {

@@ -18,8 +18,10 @@ Reason needOneNvlinkDomain(const char* strategy, const Facts& facts);
 Reason needGeneration(const char* strategy, const Facts& facts, int sm);
 Reason needMulticast(const char* strategy, const Facts& facts);
 Reason needNoNorm(const char* strategy, const Query& query);
-// `unit` elements in the whole call.
-Reason needElementsMultipleOf(const char* strategy, const Query& query, int64_t unit);
+// Of GPUs, that the slowest way between two of them is no NVLink, and no memory that they share.
+Reason needPcieOnly(const char* strategy, const Facts& facts);
+// Payload of the call.
+Reason needBytes(const char* strategy, const Query& query, size_t least);
 Reason needFloats(const char* strategy, const Query& query);
 
 // The first that is not empty.

@@ -8,14 +8,7 @@
 namespace fccl {
 namespace {
 
-constexpr int64_t kLowPrecisionUnit = 16;  // elements of a pack of FP8, per rank
-
 const KnownStrategy kPlanned[] = {
-    {"LOWPRECISION", "FP8 with block scales on the wire; by name only, since it rounds", nullptr,
-     [](const Query& query, const Facts& facts) {
-       return firstOf({needFloats("LOWPRECISION", query), needMappedPeers("LOWPRECISION", facts),
-                       needElementsMultipleOf("LOWPRECISION", query, kLowPrecisionUnit * facts.ranks)});
-     }},
     {"SYMM_MEM", "the switch reduces and stores (multimem)", nullptr,
      [](const Query& query, const Facts& facts) {
        return firstOf({needCuda("SYMM_MEM", facts), needNoNorm("SYMM_MEM", query),

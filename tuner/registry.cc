@@ -8,8 +8,8 @@
 namespace fccl {
 
 std::span<const StrategyRow> strategies() {
-  static const std::array<StrategyRow, 6> rows = {kOneshotRow,    kTwoshotRow, kMinLatencyRow,
-                                                  kUserBufferRow, kNcclRow,    kNcclSymmetricRow};
+  static const std::array<StrategyRow, 7> rows = {kOneshotRow, kTwoshotRow,       kMinLatencyRow,  kUserBufferRow,
+                                                  kNcclRow,    kNcclSymmetricRow, kLowPrecisionRow};
   return rows;
 }
 

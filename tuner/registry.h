@@ -82,6 +82,8 @@ struct StrategyRow {
   // Bytes of symmetric memory per rank that the strategy uses for this query.
   size_t (*workspace)(const Query& query, const Facts& facts);
   Plan (*plan)(const Query& query, const Facts& facts);
+  // Of a strategy that is taken by name only: why so, and whether it would be worth that here. NULL: AUTO may take it.
+  Reason (*byNameOnly)(const Query& query, const Facts& facts) = nullptr;
 };
 
 // Why no kernel of FCCL's can do this on the communicator's device, or empty. Calls that NCCL can do have no norm.

@@ -11,6 +11,7 @@ extern const StrategyRow kMinLatencyRow;
 extern const StrategyRow kUserBufferRow;
 extern const StrategyRow kNcclRow;
 extern const StrategyRow kNcclSymmetricRow;
+extern const StrategyRow kLowPrecisionRow;
 
 // The plans of ONESHOT and TWOSHOT over a given wire. kernel is NULL where that wire has none for the query, and where
 // TWOSHOT cannot give every owner a share.

@@ -27,21 +27,22 @@ struct Form {
 
   // As a number, because nvcc takes no structure for a template argument.
   constexpr uint32_t code() const {
-    return static_cast<uint32_t>(protocol) | (norm ? 2u : 0u) | (nvfp4 ? 4u : 0u) | (cluster ? 8u : 0u) |
-           (lookAhead ? 16u : 0u) | (aligned ? 32u : 0u) | (once ? 64u : 0u) | (local ? 128u : 0u) |
-           static_cast<uint32_t>(packs) << 8 | static_cast<uint32_t>(sources) << 16;
+    const uint32_t ofProtocol = protocol == Protocol::kLowPrecision ? 128u : static_cast<uint32_t>(protocol);
+    return ofProtocol | (norm ? 2u : 0u) | (nvfp4 ? 4u : 0u) | (cluster ? 8u : 0u) | (lookAhead ? 16u : 0u) |
+           (aligned ? 32u : 0u) | (once ? 64u : 0u) | static_cast<uint32_t>(packs) << 8 |
+           static_cast<uint32_t>(sources) << 16 | (local ? 1u << 24 : 0u);
   }
   static constexpr Form of(uint32_t code) {
-    return {static_cast<Protocol>(code & 1u),
+    return {(code & 128u) != 0 ? Protocol::kLowPrecision : static_cast<Protocol>(code & 1u),
             (code & 2u) != 0,
             (code & 4u) != 0,
-            static_cast<int>(code >> 16),
+            static_cast<int>(code >> 16 & 255u),
             static_cast<int>(code >> 8 & 255u),
             (code & 8u) != 0,
             (code & 16u) != 0,
             (code & 64u) != 0,
             (code & 32u) != 0,
-            (code & 128u) != 0};
+            (code & 1u << 24) != 0};
   }
 };
 
@@ -105,6 +106,16 @@ constexpr Form kLocalForms[] = {
     {.norm = true, .packs = 2, .once = true, .local = true},
     {.norm = true, .nvfp4 = true, .packs = 2, .once = true, .local = true},
     {.norm = true, .nvfp4 = true, .packs = 4, .local = true},
+};
+
+// For any number of ranks, like TWOSHOT's.
+constexpr Form kLowPrecisionForms[] = {
+    {.protocol = Protocol::kLowPrecision, .packs = 2},
+    {.protocol = Protocol::kLowPrecision, .packs = 2, .aligned = false},
+    {.protocol = Protocol::kLowPrecision, .norm = true, .packs = 4},
+    {.protocol = Protocol::kLowPrecision, .norm = true, .packs = 4, .aligned = false},
+    {.protocol = Protocol::kLowPrecision, .norm = true, .nvfp4 = true, .packs = 4},
+    {.protocol = Protocol::kLowPrecision, .norm = true, .nvfp4 = true, .packs = 4, .aligned = false},
 };
 
 // NULL: there is no such kernel.

@@ -1,9 +1,12 @@
 // The kernels of one data type and one list of forms.
 #pragma once
 
+#include <type_traits>
 #include <utility>
 
+#include "kernels/cuda/low_precision_team.cuh"
 #include "kernels/cuda/team.cuh"
+#include "kernels/low_precision.h"
 #include "kernels/oneshot.h"
 #include "kernels/twoshot.h"
 
@@ -28,10 +31,13 @@ __global__ void __launch_bounds__(Form::of(code).maxThreads(), Form::of(code).mi
   if constexpr (form.cluster && form.lookAhead) return;  // planned only where there are clusters
 #endif
   __shared__ typename RowTeam<D, code>::Memory memory;
-  RowTeam<D, code> team(world, rows, memory);
+  using Team =
+      std::conditional_t<form.protocol == Protocol::kLowPrecision, LowPrecisionTeam<D, code>, RowTeam<D, code>>;
+  Team team(world, rows, memory);
   using Pattern = KernelPattern<form.norm, form.nvfp4>;
   if constexpr (form.protocol == Protocol::kOneshot) oneshot<Pattern>(team, rows);
   if constexpr (form.protocol == Protocol::kTwoshot) twoshot<Pattern>(team, rows);
+  if constexpr (form.protocol == Protocol::kLowPrecision) lowPrecision<Pattern>(team, rows);
 }
 
 template <class D, const auto& forms, size_t... i>
@@ -57,5 +63,7 @@ template <class D>
 const void* findPlainKernel(const Form& form);
 template <class D>
 const void* findLocalKernel(const Form& form);
+template <class D>
+const void* findLowPrecisionKernel(const Form& form);
 
 }  // namespace fccl::cuda

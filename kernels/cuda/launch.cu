@@ -17,6 +17,7 @@ __global__ void armKernel(uint4* words, uint64_t count) {
 template <class D>
 const void* findTyped(const Form& form) {
   if (form.local) return findLocalKernel<D>(form);
+  if (form.protocol == Protocol::kLowPrecision) return findLowPrecisionKernel<D>(form);
   if (form.cluster) return findClusterKernel<D>(form);
   if (form.norm && form.protocol == Protocol::kOneshot) return findRowKernel<D>(form);
   return findPlainKernel<D>(form);
@@ -126,7 +127,7 @@ cudaError_t load(bool sharedDevice) {
       if (error != cudaSuccess) return error;
     }
     for (const std::span<const Form> forms :
-         {std::span<const Form>(kClusterForms), {kRowForms}, {kPlainForms}, {kLocalForms}}) {
+         {std::span<const Form>(kClusterForms), {kRowForms}, {kPlainForms}, {kLocalForms}, {kLowPrecisionForms}}) {
       for (const Form& form : forms) {
         error = loadKernel(findKernel(dtype, form), form, sharedPerBlock, sharedDevice);
         if (error != cudaSuccess) return error;

@@ -3,10 +3,11 @@
 
 #include "fccl.h"
 #include "kernels/call.h"
+#include "kernels/fp8_wire.h"
 
 namespace fccl::cuda {
 
-enum class Protocol : uint8_t { kOneshot, kTwoshot };
+enum class Protocol : uint8_t { kOneshot, kTwoshot, kLowPrecision };
 
 // What planning knows of the device.
 struct DeviceFacts {
@@ -65,12 +66,18 @@ inline bool packsAligned(const RowArgs& rows, fcclDataType_t dtype) {
 }
 
 // Bytes of one epoch that a call needs. TWOSHOT: a slot for each owner's row of every source, and one for every row
-// that is gathered; without norm (one row) shares of packs.
+// that is gathered; without norm (one row) shares of packs. LOWPRECISION: the same of FP8, shares for either half.
 constexpr uint64_t epochBytes(Protocol protocol, int ranks, int64_t rows, int64_t cols, size_t elementBytes) {
   const auto n = static_cast<uint64_t>(ranks);
   const auto count = static_cast<uint64_t>(rows);
   const uint64_t stride = (static_cast<uint64_t>(cols) * elementBytes + 15) / 16 * 16;
   if (protocol == Protocol::kOneshot) return n * count * stride;
+  if (protocol == Protocol::kLowPrecision) {
+    const int64_t share = (cols + ranks - 1) / ranks + 8;  // whole packs
+    const auto shares = 2 * n * static_cast<uint64_t>(fp8RowBytes(share));
+    const auto whole = ((count + n - 1) / n * n + count) * static_cast<uint64_t>(fp8RowBytes(cols));
+    return rows == 1 && shares > whole ? shares : whole;
+  }
   if (rows == 1) return (stride / 16 + n - 1) / n * n * 16 + stride + n * stride;  // whichever of the two it is
   return ((count + n - 1) / n * n + count) * stride;
 }

@@ -50,7 +50,7 @@ std::vector<Layout> normLayouts(const Shape& shape, const DeviceFacts& facts, co
   any.norm = true;
   any.nvfp4 = shape.quant == QuantKind::kNvfp4;
   any.aligned = shape.aligned;
-  if (shape.protocol == Protocol::kTwoshot) return {rowLayout(any, packs, 4)};
+  if (shape.protocol != Protocol::kOneshot) return {rowLayout(any, packs, 4)};
   if (!shape.aligned) return {clusterLayout(any, packs, arch)};
 
   Form form = any;
@@ -97,7 +97,7 @@ std::vector<Layout> plainLayouts(const Shape& shape, const DeviceFacts& facts, c
   form.protocol = shape.protocol;
   form.aligned = shape.aligned;
   const int threads = wish.threads != 0 ? wish.threads : 256;
-  if (shape.protocol == Protocol::kTwoshot) {
+  if (shape.protocol != Protocol::kOneshot) {
     form.packs = 2;
     return {{form, threads}};
   }
@@ -153,7 +153,7 @@ int64_t pieces(const Shape& shape, const Layout& layout, int64_t rowsPerLaunch, 
     const int64_t perBlock = static_cast<int64_t>(layout.form.packs) * layout.threads * 16;
     work = divideUp(work * static_cast<int64_t>(elementBytes(shape.dtype)), perBlock);
   }
-  return shape.protocol == Protocol::kTwoshot ? divideUp(work, ranks) : work;
+  return shape.protocol != Protocol::kOneshot ? divideUp(work, ranks) : work;
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ class RowTeam : public RowBase<D, formCode> {
   static constexpr int kReduceChannel = 0;
   static constexpr int kGatherChannel = 1;
   static constexpr bool kGathersSums = true;
-  static constexpr bool kTwoshot = form.protocol == Protocol::kTwoshot;
+  static constexpr bool kTwoshot = form.protocol != Protocol::kOneshot;  // LOWPRECISION shares out the same way
   // All words that a thread waits for are asked for at once where registers allow it, else one pack of the row at a
   // time.
   static constexpr bool kPollsRow = !kTwoshot && form.sources > 0 && form.sources* kPacks <= 8;
@@ -313,13 +313,28 @@ class RowTeam : public RowBase<D, formCode> {
     return {*this, part.row0, &out};
   }
 
- private:
+ protected:
   // TWOSHOT: the most rows of an owner; without norm its columns, whole packs.
   FCCL_TEAM_FN int ownRows() const {
     const int units = form.norm ? rows_ : (cols_ + kElements - 1) / kElements;
     return (units + world_.ranks - 1) / world_.ranks * (form.norm ? 1 : kElements);
   }
 
+  FCCL_TEAM_FN void leaveEpoch() {
+    arrived_ = true;
+    if constexpr (form.nvfp4) zeroPadding();
+    if constexpr (kPacks > 1)
+      __syncthreads();  // measured: with several packs per thread the poll begins better together
+    if (kPacks > 1 ? threadIdx.x < 32 : arriveAtBlockBarrier()) moveEpochOn(world_.state, epoch_);
+  }
+  FCCL_TEAM_FN char* ownMemory() const { return world_.memory[world_.rank]; }
+
+  const KernelWorld& world_;
+  uint32_t epochOffset_ = 0;
+  bool arrived_ = false;
+  bool silent_ = false;
+
+ private:
   FCCL_TEAM_FN void rotate() {
 #pragma unroll
     for (int k = 0; k < kPacks; k++) own_[k] = next_[k];
@@ -348,13 +363,6 @@ class RowTeam : public RowBase<D, formCode> {
     }
   }
 
-  FCCL_TEAM_FN void leaveEpoch() {
-    arrived_ = true;
-    if constexpr (form.nvfp4) zeroPadding();
-    if constexpr (kPacks > 1)
-      __syncthreads();  // measured: with several packs per thread the poll begins better together
-    if (kPacks > 1 ? threadIdx.x < 32 : arriveAtBlockBarrier()) moveEpochOn(world_.state, epoch_);
-  }
   FCCL_TEAM_FN void letNextBeginAfterLast() const {
     if (!kTwoshot && opened_ + 1 == chunks_) letNextBegin();
   }
@@ -380,7 +388,6 @@ class RowTeam : public RowBase<D, formCode> {
     return epochOffset_ + static_cast<uint32_t>(source * each + row - begin) * stride;
   }
 
-  FCCL_TEAM_FN char* ownMemory() const { return world_.memory[world_.rank]; }
   FCCL_TEAM_FN char* peerMemory() const { return world_.memory[1 - world_.rank]; }  // of two ranks
   template <class... Pointers>
   static FCCL_TEAM_FN void touch(const Pointers*... p) {
@@ -450,13 +457,9 @@ class RowTeam : public RowBase<D, formCode> {
     zeroScalePadding(a_, static_cast<uint32_t>(rows_), static_cast<uint32_t>(cols_), thread, threads);
   }
 
-  const KernelWorld& world_;
   uint32_t epoch_ = 0;
-  uint32_t epochOffset_ = 0;
-  int sent_ = 0;    // the row that is being sent
-  int opened_ = 0;  // the row that is waited for
-  bool arrived_ = false;
-  bool silent_ = false;
+  int sent_ = 0;      // the row that is being sent
+  int opened_ = 0;    // the row that is waited for
   Raw next_[kPacks];  // loaded and sent
   Raw own_[kPacks];   // of the row that is waited for
   Raw residual_[kPacks];

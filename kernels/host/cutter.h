@@ -83,10 +83,11 @@ class Cutter {
     const int64_t row0 = smaller(begin + i * rowsPerChunk_, end);
     return Chunk{row0, smaller(rowsPerChunk_, end - row0), 0, a_.cols};
   }
+  // The most of a chunk that one owner has: so many rows of so many columns.
+  int64_t ownerRows() const { return rowsPerChunk_; }
+  int64_t ownerCols() const { return flat() ? roundUpTo64((colsPerChunk_ + ranks_ - 1) / ranks_) : a_.cols; }
   // Bytes of a reduce slot that belong to one owner.
-  int64_t ownerBytes() const {
-    return flat() ? roundUpTo64((colsPerChunk_ + ranks_ - 1) / ranks_) * elementBytes_ : rowsPerChunk_ * rowStride_;
-  }
+  int64_t ownerBytes() const { return flat() ? ownerCols() * elementBytes_ : rowsPerChunk_ * rowStride_; }
   GatheredRow gathered(char* slot, const Chunk& part, int64_t r) const {
     GatheredRow row{};
     const auto section = [&](char*& at, bool present, int64_t stride) {

@@ -24,6 +24,16 @@ FloatLookup floatLookup(Simd simd, fcclDataType_t dtype) {
 #endif
 }
 
+Kernel lowPrecisionKernel(Simd simd, fcclDataType_t dtype, bool norm) {
+#if defined(__x86_64__)
+  if (simd == Simd::kAvx512) return lowPrecisionKernelAvx512(dtype, norm);
+  if (simd == Simd::kAvx2) return lowPrecisionKernelAvx2(dtype, norm);
+#else
+  (void)simd;
+#endif
+  return lowPrecisionKernelGeneric(dtype, norm);
+}
+
 #if defined(__x86_64__)
 // Not every compiler's __builtin_cpu_supports knows this name. That the system keeps the registers comes with avx2.
 bool hasF16c() {
@@ -66,6 +76,9 @@ const char* simdName(Simd simd) {
 
 Kernel findKernel(Simd simd, Protocol protocol, Wire wire, fcclDataType_t dtype, fcclRedOp_t op, bool norm, int ranks) {
   const bool smallFloat = dtype == fcclFloat32 || dtype == fcclFloat16 || dtype == fcclBfloat16;
+  if (protocol == Protocol::kLowPrecision) {
+    return smallFloat && op == fcclSum && wire == Wire::kFlags ? lowPrecisionKernel(simd, dtype, norm) : nullptr;
+  }
   if (smallFloat && op == fcclSum) return floatLookup(simd, dtype)(protocol, wire, norm, ranks);
   if (norm || wire == Wire::kLamport) return nullptr;
   return reduceKernel(protocol);

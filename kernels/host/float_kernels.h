@@ -58,6 +58,7 @@ Kernel kernelOf(Protocol protocol) {
       if constexpr (wire == Wire::kFlags && !norm)
         return runKernel<D, Isa, wire, ranks, Protocol::kWindowTwoshot, norm>;
       break;
+    case Protocol::kLowPrecision: break;  // in files of its own
   }
   return nullptr;
 }

@@ -13,7 +13,7 @@ Simd bestSimd();
 bool simdAvailable(Simd simd);
 const char* simdName(Simd simd);
 
-enum class Protocol : uint8_t { kOneshot, kTwoshot, kWindowOneshot, kWindowTwoshot };
+enum class Protocol : uint8_t { kOneshot, kTwoshot, kWindowOneshot, kWindowTwoshot, kLowPrecision };
 
 // How a chunk gets to the peers.
 //   kLamport  pushed into each peer's slot; the payload is its own flag: fewest hops, one store per peer
@@ -46,8 +46,8 @@ struct Call {
 // Runs one call on the calling thread; returns when the outputs are complete, or with world.failure set.
 using Kernel = void (*)(World& world, const Call& call);
 
-// NULL only where there is no such kernel: kLamport with another op than sum or another type than fp32, fp16, bf16; a
-// norm with those; kWindowTwoshot with a norm.
+// NULL only where there is no such kernel: kLamport, kLowPrecision or a norm with another op than sum or another type
+// than fp32, fp16, bf16; kWindowTwoshot with a norm; the kWindow protocols and kLowPrecision with kLamport.
 Kernel findKernel(Simd simd, Protocol protocol, Wire wire, fcclDataType_t dtype, fcclRedOp_t op, bool norm, int ranks);
 
 size_t dtypeBytes(fcclDataType_t dtype);

@@ -197,6 +197,7 @@ Kernel reduceKernel(Protocol protocol) {
     case Protocol::kTwoshot: return runReduce<twoshot<PlainRows, ReduceTeam>>;
     case Protocol::kWindowOneshot: return runReduce<userBufferOneshot<PlainRows, ReduceTeam>>;
     case Protocol::kWindowTwoshot: return runReduce<userBufferTwoshot<PlainRows, ReduceTeam>>;
+    case Protocol::kLowPrecision: break;
   }
   return nullptr;
 }

@@ -36,13 +36,10 @@ constexpr Named<fcclRedOp_t> kOps[] = {
     {fcclMin, "min", nullptr}, {fcclAvg, "avg", nullptr},
 };
 constexpr Named<fcclStrategy_t> kStrategies[] = {
-    {fcclStrategyAuto, "auto", nullptr},
-    {fcclStrategyOneshot, "oneshot", nullptr},
-    {fcclStrategyTwoshot, "twoshot", nullptr},
-    {fcclStrategyMinLatency, "min_latency", nullptr},
-    {fcclStrategyUb, "ub", nullptr},
-    {fcclStrategyNccl, "nccl", nullptr},
-    {fcclStrategyNcclSymmetric, "nccl_symmetric", nullptr},
+    {fcclStrategyAuto, "auto", nullptr},       {fcclStrategyOneshot, "oneshot", nullptr},
+    {fcclStrategyTwoshot, "twoshot", nullptr}, {fcclStrategyMinLatency, "min_latency", nullptr},
+    {fcclStrategyUb, "ub", nullptr},           {fcclStrategyLowPrecision, "lowprecision", nullptr},
+    {fcclStrategyNccl, "nccl", nullptr},       {fcclStrategyNcclSymmetric, "nccl_symmetric", nullptr},
 };
 
 template <class Value, size_t kCount>

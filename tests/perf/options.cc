@@ -129,7 +129,8 @@ Options parseOptions(int argc, const char* const* argv) {
       ->check(CLI::Range(int64_t{1}, kMost));
 
   app.add_option("-p,--pattern", words.pattern, "Fusion pattern, or all (default all_reduce)");
-  app.add_option("--strategy", words.strategy, "auto, oneshot, twoshot, min_latency, ub, nccl or nccl_symmetric");
+  app.add_option("--strategy", words.strategy,
+                 "auto, oneshot, twoshot, min_latency, ub, lowprecision, nccl or nccl_symmetric");
   app.add_option("-d,--dtype", words.dtype, "Data type (default float; bfloat16 for fused patterns)");
   app.add_option("-o,--op", words.op, "sum, prod, min, max or avg");
   app.add_option("--place", words.place, "out (of place), in, or both")->check(CLI::IsMember({"out", "in", "both"}));

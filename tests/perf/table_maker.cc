@@ -40,11 +40,12 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-// The strategy that a series timed, or empty where that is not one of the table's.
+// The strategy that a series timed, or empty where that is not one of the table's: LOWPRECISION is for those who ask
+// for it by name.
 std::string strategyOf(const std::string& variant, const std::string& strategy) {
   if (variant == "nccl") return "NCCL";
   if (variant == "nccl-symmetric") return "NCCL_SYMMETRIC";
-  return variant == "fccl" && strategy != "auto" ? upper(strategy) : "";
+  return variant == "fccl" && strategy != "auto" && strategy != "lowprecision" ? upper(strategy) : "";
 }
 
 void takeRow(const std::string& file, int ranks, const Json& row, std::map<CellKey, Times>* cells) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -180,6 +181,46 @@ std::string FusedProblem::checkRows(fcclFusionPattern_t pattern, const FusedOutp
   return "";
 }
 
+namespace {
+
+// A finite value of e4m3, zero without a sign: any of them.
+double e4m3Value(uint64_t h) {
+  const int magnitude = static_cast<int>(h % 0x7f);
+  const int exponent = magnitude >> 3;
+  const double value = exponent == 0 ? std::ldexp(magnitude, -9) : std::ldexp(8 + (magnitude & 7), exponent - 10);
+  return magnitude != 0 && (h >> 20) % 2 == 1 ? -value : value;
+}
+
+double normal(uint64_t seed, uint64_t index) {
+  const double a = (uniform(seed, 2 * index) + 1) / 2;
+  const double b = uniform(seed, 2 * index + 1);
+  return std::sqrt(-2 * std::log(1 - a)) * std::cos(3.14159265358979323846 * b);
+}
+
+}  // namespace
+
+void holdInFp8(FusedProblem& problem, bool integers, int powerOfTwo) {
+  const auto ranks = static_cast<uint64_t>(problem.ranks());
+  const uint64_t seed = problem.asked().seed;
+  for (size_t i = 0; i < problem.asked().count(); ++i) {
+    const uint64_t holder = hash(seed + 300, i) % ranks;
+    const double held = std::ldexp(e4m3Value(hash(seed + 301, i)), powerOfTwo);
+    for (uint64_t r = 0; r < ranks; ++r) {
+      const double value = integers ? static_cast<double>(hash(seed + r, i) % 3) - 1 : r == holder ? held : 0;
+      store(problem.asked().dtype, problem.inputs[r].data(), i, value);
+    }
+  }
+}
+
+void makeNormal(FusedProblem& problem, uint64_t seed) {
+  for (int r = 0; r < problem.ranks(); ++r) {
+    for (size_t i = 0; i < problem.asked().count(); ++i) {
+      store(problem.asked().dtype, problem.inputs[static_cast<size_t>(r)].data(), i,
+            normal(seed + static_cast<uint64_t>(r), i));
+    }
+  }
+}
+
 FusedBuffers::Input FusedBuffers::makeInput(const Bytes& bytes, GuardedBuffer::Guard guard) {
   Input input{GuardedBuffer(bytes.size(), guard), bytes};
   if (!bytes.empty()) std::memcpy(input.buffer.data(), bytes.data(), bytes.size());
@@ -319,6 +360,10 @@ FusedOutputs callOnAllRanks(RankGroup& group, const FusedProblem& problem, fcclF
 }  // namespace
 
 fcclResult_t callOnHost(Rank& rank, FusedBuffers& own) { return fcclAllReduceFused(&own.args, rank.comm, nullptr); }
+
+FusedOutputs callFused(RankGroup& group, const FusedProblem& problem, const FusedCall& call) {
+  return callOnAllRanks(group, problem, problem.asked().pattern, call);
+}
 
 FusedOutputs runFused(RankGroup& group, FusedProblem& problem, const FusedCall& call) {
   const fcclFusionPattern_t pattern = problem.asked().pattern;

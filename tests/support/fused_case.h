@@ -91,6 +91,12 @@ class FusedProblem {
   Bytes residualOut_;
 };
 
+// Inputs and sums that FP8 holds. One rank has any value of e4m3 times a power of two and the others have zero, or all
+// have small integers (up to 16 ranks), elements and ranks drawn.
+void holdInFp8(FusedProblem& problem, bool integers, int powerOfTwo = 0);
+// Inputs of mean 0 and deviation 1, independent of each other.
+void makeNormal(FusedProblem& problem, uint64_t seed);
+
 // One rank's buffers, each of the exact documented size beside a guard page, outputs full of poison.
 class FusedBuffers {
  public:
@@ -131,6 +137,9 @@ class FusedBuffers {
 using FusedCall = std::function<fcclResult_t(Rank& rank, FusedBuffers& own)>;
 // fcclAllReduceFused with the buffers as they are.
 fcclResult_t callOnHost(Rank& rank, FusedBuffers& own);
+
+// One call on all ranks, all of which must have the same bytes; nothing else is checked. Returns rank 0's outputs.
+FusedOutputs callFused(RankGroup& group, const FusedProblem& problem, const FusedCall& call = nullptr);
 
 // Runs the case on all ranks, by the call of suiteDevice() unless another is given (and, where its pattern has no
 // normOut, first the one that has), checks every byte of every output on every rank, and returns rank 0's outputs;

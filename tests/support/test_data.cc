@@ -120,8 +120,8 @@ const char* patternName(fcclFusionPattern_t pattern) {
 }
 
 const char* strategyName(fcclStrategy_t strategy) {
-  static const char* const names[] = {"NCCL",    "MIN_LATENCY", "UB", "AUTO",          "ONESHOT",
-                                      "TWOSHOT", "?",           "?",  "NCCL_SYMMETRIC"};
+  static const char* const names[] = {"NCCL",    "MIN_LATENCY",  "UB", "AUTO",          "ONESHOT",
+                                      "TWOSHOT", "LOWPRECISION", "?",  "NCCL_SYMMETRIC"};
   return names[strategy];
 }
 

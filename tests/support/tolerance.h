@@ -30,4 +30,16 @@ inline constexpr double kNormAbsoluteTolerance = 4 * 0x1p-149;
 // norm: one where the norm itself was rounded to another neighbour and that neighbour is across a border of the codes.
 inline constexpr double kQuantCodesOff = 0.005;
 
+// LOWPRECISION, sum of unit normal data over any number of ranks: error against the exact sum, relative in L2.
+//   - e4m3 with a power of two as its block's scale rounds x of the binade from 2^k to a multiple of 2^(k-3): an error
+//     evenly spread over half a step to either side, variance 2^(2k-6) / 12. For normal data, of whatever deviation,
+//     E[2^(2k)] / E[x^2] lies between 0.538 and 0.544, so one rounding costs sqrt(0.544 / 12) / 8 = 2.66 %;
+//   - inputs are rounded but those that their rank owns, (R - 1) / R of the variance; their errors add up as the inputs
+//     do. Then the sum is rounded: 2.66 % * sqrt(1 + (R - 1) / R), 3.26 % for two ranks, 3.64 % for eight, below 3.77 %
+//     for any number. What e4m3 loses below 2^-6 of its range is 2^-17 of a block's largest value, nothing beside that,
+//     and four significant bits are none too many for any data type. The rest of 4 % is room for the draw.
+inline constexpr double kLowPrecisionL2 = 4e-2;
+// One rounding alone costs 2.65 %: whoever is below this has sent no FP8.
+inline constexpr double kLowPrecisionLeastL2 = 2e-2;
+
 }  // namespace fccl::test

@@ -59,7 +59,11 @@ std::vector<std::string> tableOfReasons() {
     for (const Case& one : cases) {
       const Facts facts = paperFacts(shipped(one.file), one.ranks);
       const Reason reason = notPossible(strategy, query(64, 8192, one.norm), facts);
-      lines.push_back(fmt::format("| {} | {} | {} |", strategy.name, one.what, reason.empty() ? "eligible" : reason));
+      std::string verdict = reason.empty() ? "eligible" : reason;
+      if (reason.empty() && strategy.row->byNameOnly != nullptr) {
+        verdict += ", " + strategy.row->byNameOnly(query(64, 8192, one.norm), facts);
+      }
+      lines.push_back(fmt::format("| {} | {} | {} |", strategy.name, one.what, verdict));
     }
   }
   return lines;
@@ -148,8 +152,6 @@ TEST_CASE("eligibility: what the strategies need that this version does not have
     INFO(expected.strategy << ": " << why(expected.strategy, asked, expected.facts));
     CHECK(has(why(expected.strategy, asked, expected.facts), expected.words));
   }
-  CHECK(needElementsMultipleOf("X", query(3, 5, true), 32) == "X needs a multiple of 32 elements, and 3 x 5 is none.");
-  CHECK(needElementsMultipleOf("X", query(4, 8, true), 32) == "");
   CHECK(needCuda("X", host) == "X needs GPUs, and this is a HOST communicator.");
   CHECK(has(needFloats("X",
                        [] {
@@ -158,6 +160,39 @@ TEST_CASE("eligibility: what the strategies need that this version does not have
                          return ints;
                        }()),
             "sums of fcclFloat32"));
+}
+
+TEST_CASE("eligibility: LOWPRECISION by name everywhere, and never by AUTO", "[eligibility]") {
+  const Facts pcie = paperFacts(shipped("pcie-l40s"), 8);
+  const StrategyRow& row = *known("LOWPRECISION").row;
+  REQUIRE(row.byNameOnly != nullptr);
+  for (const char* name : {"hgx-h200", "pcie-l40s", "cpu-2-sockets", "dgx-h100"}) {
+    const Facts facts = paperFacts(shipped(name), 4);
+    for (const bool norm : {false, true}) {
+      for (const int64_t tokens : {1, 64, 127, 128, 4096}) {
+        const Query asked = query(tokens, 8192, norm);
+        CHECK(why("LOWPRECISION", asked, facts) == "");
+        CHECK(chooseStrategy(asked, facts).id != fcclStrategyLowPrecision);
+        const Reason reason = row.byNameOnly(asked, facts);
+        INFO(name << ", " << tokens << " tokens: " << reason);
+        CHECK(reason.starts_with("by name only, since it rounds to FP8"));
+        CHECK(reason.back() == '.');
+        // 2 MiB are 128 tokens.
+        const bool suited = std::string(name) == "pcie-l40s" && tokens >= 128;
+        CHECK(has(reason, "this is what it is for") == suited);
+      }
+    }
+  }
+  CHECK(has(row.byNameOnly(query(127, 8192, true), pcie), "2097152 bytes and more, and this call has 2080768."));
+  CHECK(has(row.byNameOnly(query(128, 8192, true), paperFacts(shipped("hgx-h200"), 8)),
+            "the slowest way between two of these is nvswitch."));
+  CHECK(has(row.byNameOnly(query(128, 8192, true), paperFacts(shipped("cpu-2-sockets"), 2)), "HOST communicator."));
+  CHECK(
+      has(why("LOWPRECISION", query(64, 8192, true), paperFacts(shipped("gb200-nvl72"), 8)), "all ranks on one node"));
+  // The other strategies may be taken by AUTO.
+  for (const StrategyRow& other : strategies()) {
+    CHECK((other.byNameOnly == nullptr) == (other.id != fcclStrategyLowPrecision));
+  }
 }
 
 TEST_CASE("eligibility: docs/selection.md has every sentence", "[eligibility]") {

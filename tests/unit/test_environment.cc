@@ -143,6 +143,7 @@ TEST_CASE("every word of every choice is understood, whatever its case", "[envir
   CHECK(valueOf({"FCCL_STRATEGY=ONESHOT"}).strategy == fcclStrategyOneshot);
   CHECK(valueOf({"FCCL_STRATEGY=min_latency"}).strategy == fcclStrategyMinLatency);
   CHECK(valueOf({"FCCL_STRATEGY=Ub"}).strategy == fcclStrategyUb);
+  CHECK(valueOf({"FCCL_STRATEGY=LowPrecision"}).strategy == fcclStrategyLowPrecision);
   CHECK(valueOf({"FCCL_STRATEGY=NCCL"}).strategy == fcclStrategyNccl);
   CHECK(valueOf({"FCCL_STRATEGY=nccl_symmetric"}).strategy == fcclStrategyNcclSymmetric);
   CHECK(valueOf({"FCCL_CHECK=0"}).checkCalls == false);
@@ -171,7 +172,7 @@ TEST_CASE("a bad value names the variable, the value and what is allowed", "[env
   const Row rows[] = {
       {"FCCL_DEBUG=loud", "it can be none, warn, info, trace."},
       {"FCCL_DEBUG=1", "it can be none, warn, info, trace."},
-      {"FCCL_STRATEGY=nvls", "it can be auto, oneshot, twoshot, min_latency, ub, nccl, nccl_symmetric."},
+      {"FCCL_STRATEGY=nvls", "it can be auto, oneshot, twoshot, min_latency, ub, lowprecision, nccl, nccl_symmetric."},
       {"FCCL_CHECK=2", "it can be 0, 1."},
       {"FCCL_CHECK=yes", "it can be 0, 1."},
       {"FCCL_BIND_CORES= 1", "it can be 0, 1."},
@@ -246,7 +247,8 @@ TEST_CASE("a bad value in the process's environment is read()'s error", "[enviro
   const Result<Environment> result = Environment::read();
   REQUIRE_FALSE(result.ok());
   CHECK(result.status().message() ==
-        "FCCL_STRATEGY is 'fastest'; it can be auto, oneshot, twoshot, min_latency, ub, nccl, nccl_symmetric.");
+        "FCCL_STRATEGY is 'fastest'; it can be auto, oneshot, twoshot, min_latency, ub, lowprecision, nccl, "
+        "nccl_symmetric.");
 }
 
 TEST_CASE("the log writes one line per text, from its level upwards", "[environment]") {

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "kernels/fp8_wire.h"
 #include "tests/support/catch.h"
 #include "tuner/chunking.h"
 #include "tuner/registry.h"
@@ -72,7 +73,7 @@ TEST_CASE("registry: every strategy has one row", "[registry]") {
     CHECK(std::string(row.mechanism).size() > 20);
   }
   CHECK(ids == std::set<int>{fcclStrategyOneshot, fcclStrategyTwoshot, fcclStrategyMinLatency, fcclStrategyUb,
-                             fcclStrategyNccl, fcclStrategyNcclSymmetric});
+                             fcclStrategyNccl, fcclStrategyNcclSymmetric, fcclStrategyLowPrecision});
   // AUTO is the choice among rows, not a row.
   CHECK(findStrategy(fcclStrategyAuto) == nullptr);
 }
@@ -161,6 +162,34 @@ TEST_CASE("registry: TWOSHOT without a share for everybody is ONESHOT", "[regist
   // A row per owner does not fit the smallest slot.
   CHECK(protocolOf(normQuery(64, 8192), factsOf(2, kNear, 4096)) == Protocol::kOneshot);
   CHECK(row.plan(normQuery(1, 64), factsOf(2)).strategy == fcclStrategyTwoshot);
+}
+
+TEST_CASE("registry: LOWPRECISION without a share for everybody is ONESHOT", "[registry]") {
+  const StrategyRow& row = *findStrategy(fcclStrategyLowPrecision);
+  const auto protocolOf = [&](const Query& query, const Facts& facts) { return row.plan(query, facts).protocol; };
+  for (const int ranks : {2, 3, 8, 16}) {
+    INFO(ranks << " ranks");
+    CHECK(protocolOf(normQuery(ranks - 1, 64), factsOf(ranks)) == Protocol::kOneshot);
+    CHECK(protocolOf(normQuery(ranks, 7), factsOf(ranks)) == Protocol::kLowPrecision);
+    CHECK(protocolOf(plainQuery(int64_t{64} * ranks - 1), factsOf(ranks)) == Protocol::kOneshot);
+    CHECK(protocolOf(plainQuery(int64_t{64} * ranks), factsOf(ranks)) == Protocol::kLowPrecision);
+  }
+  CHECK(protocolOf(normQuery(64, 64), factsOf(1)) == Protocol::kOneshot);
+  CHECK(row.plan(normQuery(1, 64), factsOf(2)).strategy == fcclStrategyLowPrecision);
+  CHECK(row.plan(normQuery(64, 64), factsOf(2)).strategy == fcclStrategyLowPrecision);
+}
+
+TEST_CASE("registry: LOWPRECISION is for sums of small floats", "[registry]") {
+  const StrategyRow& row = *findStrategy(fcclStrategyLowPrecision);
+  for (const fcclDataType_t dtype : {fcclFloat32, fcclFloat16, fcclBfloat16}) {
+    CHECK(row.eligible(plainQuery(100, dtype), factsOf(2)).empty());
+  }
+  for (const Query& query : {plainQuery(100, fcclFloat64), plainQuery(100, fcclInt8),
+                             plainQuery(100, fcclFloat32, fcclMax), plainQuery(100, fcclFloat32, fcclAvg)}) {
+    const Reason reason = row.eligible(query, factsOf(2));
+    CHECK(isSentence(reason));
+    CHECK(reason.find("sums of fcclFloat32") != std::string::npos);
+  }
 }
 
 TEST_CASE("registry: MIN_LATENCY", "[registry]") {
@@ -359,6 +388,7 @@ TEST_CASE("registry: chunks of 10000 random shapes fit their slots", "[registry]
   const fcclDataType_t normTypes[] = {fcclFloat32, fcclFloat16, fcclBfloat16};
   int twoshots = 0;
   int columnCuts = 0;
+  int lowPrecisions = 0;
   std::string wrong;
   for (int i = 0; i < 10'000 && wrong.empty(); i++) {
     const int ranks = static_cast<int>(between(1, 72));
@@ -386,6 +416,14 @@ TEST_CASE("registry: chunks of 10000 random shapes fit their slots", "[registry]
       expect(shape.colsPerChunk == query.cols || shape.colsPerChunk % 64 == 0, "a cut inside a block of 64");
       expect(shape.colsPerChunk == query.cols || shape.rowsPerChunk == 1, "several rows of cut columns");
       expect(!norm || plan.rowScratchBytes >= static_cast<size_t>(query.cols) * element + 63, "too little scratch");
+      if (plan.protocol == Protocol::kLowPrecision) {
+        const int64_t each = norm ? query.cols : ((shape.colsPerChunk + ranks - 1) / ranks + 63) / 64 * 64;
+        expect(!norm || shape.colsPerChunk == query.cols, "LOWPRECISION cuts a row");
+        expect(ranks * shape.rowsPerChunk * fp8RowBytes(each) <= static_cast<int64_t>(slot),
+               "the shares of all owners beyond the slot");
+        lowPrecisions++;
+        return;
+      }
       if (plan.protocol != Protocol::kTwoshot) {
         expect(plan.protocol != Protocol::kOneshot || rows * stride <= slot, "a chunk beyond its slot");
         columnCuts += norm && shape.colsPerChunk < query.cols;
@@ -418,4 +456,5 @@ TEST_CASE("registry: chunks of 10000 random shapes fit their slots", "[registry]
   CHECK(wrong == "");
   CHECK(twoshots > 1000);
   CHECK(columnCuts > 100);
+  CHECK(lowPrecisions > 1000);
 }

@@ -60,7 +60,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 TEST_CASE("table maker: the fastest of all reports, NCCL beside them too", "[table]") {
   const MadeTable made =
       make({report({{"oneshot", 1, 2.0, 7.0}, {"oneshot", 256, 20, 50}, {"oneshot", 4096, 400, 250}}),
-            report({{"twoshot", 1, 5.0}, {"twoshot", 256, 15}, {"twoshot", 4096, 300}}),
+            report({{"twoshot", 1, 5.0}, {"twoshot", 256, 15}, {"twoshot", 4096, 300}, {"lowprecision", 256, 2}}),
             report({{"oneshot", 1, 3.0, 0, "all_reduce"}, {"twoshot", 1, 2.0, 0, "all_reduce"}}, 4)});
   CHECK(made.csv ==
         "# generation: 90\n# kernels: fccl\n# device: NVIDIA H200\n# source: a test\nranks,op,hidden,tokens,strategy\n"
