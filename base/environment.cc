@@ -166,6 +166,7 @@ constexpr std::array kVariables{
     Variable{"FCCL_NCCL_LIB", [](auto, auto value, auto* e) { return take(value, &e->ncclLibrary); }},
     Variable{"FCCL_TOPO_FILE", [](auto, auto value, auto* e) { return take(value, &e->topologyFile); }},
     Variable{"FCCL_TOPO_DUMP", [](auto, auto value, auto* e) { return take(value, &e->topologyDump); }},
+    Variable{"FCCL_TUNING_FILE", [](auto, auto value, auto* e) { return take(value, &e->tuningFile); }},
     Variable{"FCCL_HOSTID", [](auto name, auto value, auto* e) { return parseHostId(name, value, &e->hostId); }},
 };
 

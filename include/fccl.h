@@ -138,8 +138,8 @@ typedef enum {
 /* ---- Configuration -------------------------------------------------------------------------------------------- */
 
 #define FCCL_CONFIG_MAGIC 0xfcc1c0deu
-/* Version 2 ended with cudaWorkspaceBytes; a program that was built with it is served as before. */
-#define FCCL_CONFIG_VERSION 3u
+/* Version 2 ended with cudaWorkspaceBytes, 3 with nccl; a program that was built with them is served as before. */
+#define FCCL_CONFIG_VERSION 4u
 #define FCCL_CONFIG_UNDEF_INT (-1)
 
 /* Start from FCCL_CONFIG_INITIALIZER and change fields. An environment variable, where set, wins over the field.
@@ -169,6 +169,8 @@ typedef struct {
   int nccl; /* CUDA: 1: make an NCCL communicator too, for strategies NCCL and NCCL_SYMMETRIC and for what FCCL has no
                kernels for. Takes NCCL's time and memory. A strategy of NCCL's as `strategy` implies it. FCCL_NCCL
                (all) */
+  const char* tuningFile; /* where rank 0 finds what fcclCommTune has measured before, and keeps what it measures; all
+                             ranks decide by rank 0's. NULL: nowhere; FCCL_TUNING_FILE */
 } fcclConfig_t;
 
 #define FCCL_CONFIG_INITIALIZER                                                                                 \
@@ -176,7 +178,7 @@ typedef struct {
     sizeof(fcclConfig_t), FCCL_CONFIG_MAGIC, FCCL_CONFIG_VERSION, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, \
         FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT,             \
         FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, NULL, FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT,       \
-        FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT                                                            \
+        FCCL_CONFIG_UNDEF_INT, FCCL_CONFIG_UNDEF_INT, NULL                                                      \
   }
 
 /* ---- Lifecycle ------------------------------------------------------------------------------------------------ */
@@ -333,16 +335,31 @@ typedef struct {
  * them. The program fccl-info prints the same for machines that are not at hand. */
 FCCL_API fcclResult_t fcclExplain(fcclComm_t comm, const fcclQuery_t* query, char* buffer, size_t size);
 
+/* Collective over comm. Times, with scratch data on a stream of its own, every strategy that AUTO may take for each of
+ * the n calls (1 to 4096; strategy is AUTO in all of them), epilogue included; the slowest rank's median counts. From
+ * then on AUTO takes the fastest for calls of this pattern (with or without norm out), dtype and hidden size (without a
+ * norm: of any shape) whose tokens (without a norm: bytes) are up to a factor of two from the nearest that was timed,
+ * on all ranks alike; fcclExplain shows the times. Between neighbours that choose differently more is timed. So an
+ * engine tunes when it warms up, with powers of two of tokens, before it captures graphs; graphs keep the strategy that
+ * they were captured with. Bits do not change: AUTO takes strategies of one numerics class only. budgetMs: about how
+ * long it may take, rank 0's value, 0: 10 s; what there is no time for is decided as before. What the tuning file
+ * (tuningFile, FCCL_TUNING_FILE) has already is not timed again; what is new is added to it, or a warning says why it
+ * cannot be. All ranks pass the same calls, else it is fcclInvalidUsage on all. On CUDA it waits for all work on the
+ * GPU first, and is fcclInvalidUsage while one of the GPU's streams is captured. It takes scratch memory for the
+ * largest call, and at least twice the last-level cache. A rank that dies, aborts or stays away meanwhile is an error
+ * on the others, as in any call. In a group it is carried out by fcclGroupEnd. */
+FCCL_API fcclResult_t fcclCommTune(fcclComm_t comm, const fcclQuery_t* calls, int n, int budgetMs);
+
 /* ---- Groups --------------------------------------------------------------------------------------------------- */
 
 /* For one thread that drives several ranks. Between the two, fcclCommInit, fcclCommSplit, fcclAllReduce,
- * fcclAllReduceFused, fcclCommWindowRegister and fcclCommWindowDeregister return at once, with what is wrong by itself;
- * they are carried out by fcclGroupEnd, which returns when all have been enqueued (HOST and initialisation: have
- * ended). So what they give (*comm, *newComm, *window) is NULL until then, and what they take stays valid until then; a
- * struct that they are given by pointer is copied. Calls of one communicator keep their order. Groups nest; the
- * outermost end counts. fcclGroupEnd gives the first error of the calls, in the order in which they were made; where
- * one was wrong by itself, nothing is carried out. A rank that initialises in a group is driven by whichever thread
- * calls it afterwards. */
+ * fcclAllReduceFused, fcclCommTune, fcclCommWindowRegister and fcclCommWindowDeregister return at once, with what is
+ * wrong by itself; they are carried out by fcclGroupEnd, which returns when all have been enqueued (HOST and
+ * initialisation: have ended). So what they give (*comm, *newComm, *window) is NULL until then, and what they take
+ * stays valid until then; a struct that they are given by pointer is copied. Calls of one communicator keep their
+ * order. Groups nest; the outermost end counts. fcclGroupEnd gives the first error of the calls, in the order in which
+ * they were made; where one was wrong by itself, nothing is carried out. A rank that initialises in a group is driven
+ * by whichever thread calls it afterwards. */
 FCCL_API fcclResult_t fcclGroupStart(void);
 FCCL_API fcclResult_t fcclGroupEnd(void);
 

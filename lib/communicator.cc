@@ -247,6 +247,37 @@ Status Communicator::fail(const host::Failure& failed, const std::string& call) 
   return end(describeFailure(world_, failed, call, firstCall_), endedBecauseOf(world_, failed), !call.empty());
 }
 
+Status Communicator::giveUp(const Status& why) {
+  return end(why, endedBecauseOf(world_, {host::FailureKind::kCutShort, world_.rank}), true);
+}
+
+Facts Communicator::factsForAnyThread() const {
+  const std::lock_guard lock(tuning_);
+  return facts_;
+}
+
+void Communicator::adopt(const TuningTable& newer) {
+  if (newer.points() == 0) return;
+  auto all = std::make_shared<TuningTable>();
+  if (facts_.tuned != nullptr) *all = *facts_.tuned;
+  all->merge(newer);
+  const std::lock_guard lock(tuning_);
+  facts_.tuned = std::move(all);
+  plans_.clear();
+}
+
+TuningMachine Communicator::tuningMachine() {
+  TuningMachine machine;
+  machine.topology = topologySignature(topology());
+  machine.version = libraryVersion();
+  machine.device = facts_.device;
+  machine.ranks = ranks();
+  machine.ranksPerDevice = facts_.ranksPerDevice;
+  machine.workspaceBytes =
+      static_cast<size_t>(facts_.device == fcclDeviceCuda ? options_.cudaWorkspaceBytes : options_.slotBytes);
+  return machine;
+}
+
 Status Communicator::end(const Status& why, uint32_t endReason, bool inCall) {
   {
     const std::lock_guard lock(failing_);

@@ -20,6 +20,7 @@
 #include "lib/window_table.h"
 #include "transport/bootstrap.h"
 #include "transport/topology.h"
+#include "tuner/tuning_file.h"
 
 namespace fccl {
 
@@ -41,7 +42,10 @@ class Communicator {
   Bootstrap& bootstrap() { return *bootstrap_; }
   WindowTable& windows() { return windows_; }
   host::World& world() { return world_; }
+  Engine& engine() { return *engine_; }
+  // For the thread that is inside; a copy for any thread.
   const Facts& facts() const { return facts_; }
+  Facts factsForAnyThread() const;
   // As the file says, or as detected when this is first called.
   const Topology& topology();
 
@@ -69,6 +73,13 @@ class Communicator {
   // Success, or the failure that has ended the use of the communicator. From any thread.
   Status failed();
 
+  // Where results of tuning are valid. Rank 0 asks: only its topology counts.
+  TuningMachine tuningMachine();
+  // AUTO decides by what was measured from now on, and anew where it has decided before. The same on all ranks.
+  void adopt(const TuningTable& newer);
+  // Ends the use of the communicator, and the waits of peers for this rank; the reason.
+  Status giveUp(const Status& why);
+
   LastError& lastError() { return lastError_; }
 
  private:
@@ -80,6 +91,7 @@ class Communicator {
   Status meet(const fcclUniqueId& id);
   Status survey();
   Status agreeOnLinks(std::span<const RankRecord> records);
+  Status loadTuning(std::span<const RankRecord> records);
   Status share();
   Status look();
   void watch();
@@ -107,6 +119,7 @@ class Communicator {
   std::unique_ptr<Bootstrap> bootstrap_;
   host::World world_;
   Facts facts_;
+  mutable std::mutex tuning_;  // facts_.tuned, where the thread inside and others meet
   std::optional<Topology> topology_;
   uint32_t firstCall_ = 0;
   PlanCache plans_;

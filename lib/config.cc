@@ -1,6 +1,7 @@
 #include "lib/config.h"
 
 #include <climits>
+#include <cstddef>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -30,7 +31,9 @@ Status takeField(const char* name, int value, int smallest, int largest, T* targ
 }
 
 Status takeConfig(const fcclConfig_t& config, Options* options) {
-  static constexpr StructVersion kVersions[] = {{2, sizeof(fcclConfig_t)}, {FCCL_CONFIG_VERSION, sizeof(fcclConfig_t)}};
+  static constexpr size_t kOldSize = offsetof(fcclConfig_t, tuningFile);
+  static constexpr StructVersion kVersions[] = {
+      {2, kOldSize}, {3, kOldSize}, {FCCL_CONFIG_VERSION, sizeof(fcclConfig_t)}};
   FCCL_TRY(checkHeader(config, "fcclConfig_t", "FCCL_CONFIG_INITIALIZER", FCCL_CONFIG_MAGIC, kVersions));
   FCCL_TRY(takeField("deviceType", config.deviceType, fcclDeviceAuto, fcclDeviceCuda, &options->deviceType));
   if (config.strategy != FCCL_CONFIG_UNDEF_INT && strategyName(config.strategy) == nullptr) {
@@ -52,6 +55,7 @@ Status takeConfig(const fcclConfig_t& config, Options* options) {
   FCCL_TRY(takeField("cudaWorkspaceBytes", config.cudaWorkspaceBytes, kMinCudaWorkspaceBytes, kMaxCudaWorkspaceBytes,
                      &options->cudaWorkspaceBytes));
   FCCL_TRY(takeField("nccl", config.nccl, 0, 1, &options->nccl));
+  if (config.tuningFile != nullptr) options->tuningFile = config.tuningFile;
   return {};
 }
 
@@ -66,6 +70,7 @@ Status takeEnvironment(const Environment& environment, Options* options) {
   options->ncclLibrary = environment.ncclLibrary.value_or(options->ncclLibrary);
   options->topologyFile = environment.topologyFile.value_or(options->topologyFile);
   options->topologyDump = environment.topologyDump.value_or(options->topologyDump);
+  options->tuningFile = environment.tuningFile.value_or(options->tuningFile);
   options->hostId = environment.hostId.value_or(options->hostId);
   options->strategy = environment.strategy.value_or(options->strategy);
   options->checkCalls = environment.checkCalls.value_or(options->checkCalls);

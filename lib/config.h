@@ -41,6 +41,7 @@ struct Options {
   }
   std::string topologyFile;  // empty: the machine is looked at
   std::string topologyDump;  // where rank 0 writes the topology
+  std::string tuningFile;    // of rank 0; empty: none
   std::string hostId;        // of the rank's node; empty: the kernel's boot id
 
   // For every wait of initialisation; a year where there is no limit.

@@ -1,7 +1,10 @@
 // How a communicator comes to be. Every step ends with the same result on every rank, so that no rank goes on alone:
-//   meet    bootstrap; every rank tells its record; settings that differ end it here; then the topology
+//   meet    bootstrap; every rank tells its record; settings that differ end it here; then the topology, and what was
+//           tuned before
 //   share   symmetric memory, armed before any peer can use it
 //   look    what plans need to know of the machine, measured together
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/log.h"
 #include "lib/communicator.h"
@@ -62,6 +65,7 @@ Status Communicator::meet(const fcclUniqueId& id) {
   facts_.simd = options_.simd;
   FCCL_TRY(survey());
   FCCL_TRY(agreeOnLinks(records));
+  FCCL_TRY(loadTuning(records));
   world_.wait.pauses = ranks() <= facts_.cores ? kPausesBeforeYield : 0;
   engine_ = options_.deviceType == fcclDeviceCuda ? makeCudaEngine(world_, options_, facts_.ranksPerDevice)
                                                   : makeHostEngine(world_, options_);
@@ -91,6 +95,37 @@ Status Communicator::agreeOnLinks(std::span<const RankRecord> records) {
   }
   FCCL_TRY_ASSIGN(const std::vector<GroupFacts> all, bootstrap_->exchange(facts_.group));
   facts_.group = all[0];
+  return {};
+}
+
+// By rank 0's file, whatever the others have, so that all decide alike.
+Status Communicator::loadTuning(std::span<const RankRecord> records) {
+  if (records[0].tuningFile == 0) return {};
+  std::string text;
+  if (rank() == 0) {
+    const Result<TuningFile> file = TuningFile::read(options_.tuningFile);
+    if (!file.ok()) FCCL_WARN("Not tuned, since {}", file.status().message());
+    const TuningMachine machine = tuningMachine();
+    const TuningTable* table = file.ok() ? file.value().find(machine) : nullptr;
+    if (table != nullptr) {
+      TuningFile own;
+      own.merge(machine, *table);
+      text = own.json();
+    } else if (file.ok()) {
+      FCCL_INFO("Tuning file {} has nothing for {} on this machine.", options_.tuningFile, describe(machine));
+    }
+  }
+  FCCL_TRY_ASSIGN(const std::vector<uint64_t> sizes, bootstrap_->exchange(uint64_t{text.size()}));
+  if (sizes[0] == 0) return {};
+  const auto bytes = static_cast<size_t>(sizes[0]);
+  std::string all(bytes * static_cast<size_t>(ranks()), '\0');
+  if (rank() == 0) std::ranges::copy(text, all.begin());
+  FCCL_TRY(bootstrap_->allGather(all.data(), bytes));
+  all.resize(bytes);
+  const Result<TuningFile> told = TuningFile::parse(all, "what rank 0 has told of its tuning file");
+  FCCL_TRY(bootstrap_->agree(told.status()));
+  adopt(told.value().machines().front().second);
+  FCCL_INFO("{} tuned points of rank 0's tuning file.", facts_.tuned->points());
   return {};
 }
 

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "lib/cuda_bench.h"
 #include "lib/cuda_nccl.h"
 #include "lib/engine.h"
 #include "lib/testing.h"
@@ -233,6 +234,8 @@ class CudaEngine final : public Engine {
     if (!*compare) FCCL_INFO("FCCL_CHECK compares no call that is being captured into a graph.");
     return checkBuffers(call);
   }
+
+  Result<std::unique_ptr<Bench>> makeBench(const Facts&) override { return makeCudaBench(side_->device); }
 
   int device() const override { return side_->device; }
 

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "fccl_device.h"
 #include "kernels/host/world.h"
+#include "lib/bench.h"
 #include "lib/config.h"
 #include "lib/validate.h"
 #include "transport/bootstrap.h"
@@ -43,6 +44,9 @@ class Engine {
   // FCCL_CHECK: fcclInvalidArgument for a buffer that the device cannot reach. False in `compare`: this call cannot be
   // compared with those of other ranks.
   virtual Status inspect(const CheckedCall& call, bool* compare) = 0;
+
+  // Where the tuner makes its calls, after all that was enqueued before.
+  virtual Result<std::unique_ptr<Bench>> makeBench(const Facts& facts) = 0;
 
   // -1 on HOST.
   virtual int device() const = 0;

@@ -97,8 +97,8 @@ fcclResult_t fcclExplain(fcclComm_t comm, const fcclQuery_t* query, char* buffer
     if (query == nullptr) return failure(fcclInvalidArgument, "query is NULL.");
     if (buffer == nullptr && size > 0) return failure(fcclInvalidArgument, "buffer is NULL and size is {}.", size);
     FCCL_TRY_ASSIGN(const Query asked, queryOf(*query));
-    const std::string text = explain(describeCall(*query, communicator.ranks()), asked, communicator.facts(),
-                                     query->strategy, communicator.options().strategy)
+    const std::string text = explain(describeCall(*query, communicator.ranks()), asked,
+                                     communicator.factsForAnyThread(), query->strategy, communicator.options().strategy)
                                  .text();
     if (size > 0) {
       const size_t fits = std::min(text.size(), size - 1);

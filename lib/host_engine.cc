@@ -2,6 +2,7 @@
 #include "base/check.h"
 #include "lib/engine.h"
 #include "lib/float_mode.h"
+#include "lib/host_bench.h"
 #include "lib/testing.h"
 #include "transport/path_check.h"
 
@@ -57,6 +58,8 @@ class HostEngine final : public Engine {
     *compare = true;
     return {};
   }
+
+  Result<std::unique_ptr<Bench>> makeBench(const Facts& facts) override { return makeHostBench(facts.cacheBytes); }
 
   int device() const override { return -1; }
   host::Failure lateRank() const override { return {}; }

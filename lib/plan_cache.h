@@ -35,6 +35,7 @@ class PlanCache {
     return it == plans_.end() ? nullptr : remember(key, &it->second);
   }
   const Plan* add(const PlanKey& key, const Plan& plan);
+  void clear();
   size_t size() const { return plans_.size(); }
 
   // A caller with ever new shapes must not grow the cache for ever; at this many it starts anew.

@@ -130,6 +130,7 @@ Result<RankRecord> makeRankRecord(const Options& options) {
   record.cudaWorkspaceBytes = options.cudaWorkspaceBytes;
   record.cudaMemory = static_cast<int32_t>(options.cudaMemory);
   record.nccl = options.wantsNccl() ? 1 : 0;
+  record.tuningFile = options.tuningFile.empty() ? 0 : 1;
   if (options.deviceType == fcclDeviceCuda) {
     FCCL_TRY_ASSIGN(record.cudaUuid, cudaUuid(options.cudaDevice));
     FCCL_TRY_ASSIGN(record.cudaGeneration, cudaGeneration(options.cudaDevice));

@@ -28,6 +28,7 @@ struct RankRecord {
   int32_t cudaWorkspaceBytes = 0;
   int32_t cudaMemory = 0;
   int32_t nccl = 0;
+  int32_t tuningFile = 0;         // whether the rank has one; may differ
   int32_t cudaGeneration = 0;     // compute capability, 90 for 9.0; may differ
   CudaUuid cudaUuid{};            // of the rank's GPU; HOST: zero
   uint64_t cacheBytes = 0;        // of the last-level cache; may differ

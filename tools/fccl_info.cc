@@ -12,16 +12,20 @@
 
 #include "base/environment.h"
 #include "lib/asked_call.h"
+#include "lib/config.h"
 #include "lib/patterns.h"
 #include "tools/strategy_map.h"
+#include "tools/words.h"
 #include "tuner/compat_trtllm.h"
 #include "tuner/explain.h"
 #include "tuner/paper_facts.h"
 #include "tuner/static_table.h"
+#include "tuner/tuning_file.h"
 
 namespace fccl {
 namespace {
 
+using namespace tools;
 using Json = nlohmann::json;
 
 struct Words {
@@ -36,36 +40,8 @@ struct Words {
   bool windows = false;
   bool json = false;
   std::string plot;
+  std::string tuningFile;
 };
-
-template <class T>
-T valueOf(Result<T> result) {
-  if (!result.ok()) throw std::invalid_argument(result.status().message());
-  return std::move(result.value());
-}
-
-// "residual_rms_norm_nvfp4" and "RESIDUAL_RMS_NORM_QUANT_NVFP4" are one.
-std::string plainWord(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-  const size_t quant = text.find("quant_");
-  return quant == std::string::npos ? text : text.erase(quant, 6);
-}
-
-fcclFusionPattern_t patternOf(const std::string& word) {
-  std::string known;
-  for (size_t i = 0; i < kPatterns.size(); i++) {
-    if (plainWord(kPatterns[i].name) == plainWord(word)) return static_cast<fcclFusionPattern_t>(i);
-    known += (i == 0 ? "" : ", ") + plainWord(kPatterns[i].name);
-  }
-  throw std::invalid_argument(fmt::format("--pattern is {}; it can be {}.", word, known));
-}
-
-fcclDataType_t dtypeOf(const std::string& word) {
-  if (word == "bf16") return fcclBfloat16;
-  if (word == "fp16") return fcclFloat16;
-  if (word == "fp32") return fcclFloat32;
-  throw std::invalid_argument(fmt::format("--dtype is {}; it can be bf16, fp16 or fp32.", word));
-}
 
 fcclStrategy_t strategyOf(const std::string& word) {
   if (plainWord(word) == "auto") return fcclStrategyAuto;
@@ -92,6 +68,63 @@ Topology topologyOf(const Words& words) {
   if (!words.topology.empty()) return valueOf(readTopology(words.topology));
   const Environment environment = valueOf(Environment::read());
   return environment.topologyFile ? valueOf(readTopology(*environment.topologyFile)) : detectTopology();
+}
+
+// The tuning file in use, with what it has for a topology.
+struct Tuned {
+  std::string path;  // empty: none is named
+  std::string wrong;
+  std::vector<std::pair<TuningMachine, TuningTable>> here;
+};
+
+Tuned tunedOn(const Words& words, const Topology& topology) {
+  Tuned tuned;
+  const Environment environment = valueOf(Environment::read());
+  tuned.path = words.tuningFile.empty() ? environment.tuningFile.value_or("") : words.tuningFile;
+  if (tuned.path.empty()) return tuned;
+  const Result<TuningFile> file = TuningFile::read(tuned.path);
+  tuned.wrong = file.status().message();
+  if (!file.ok()) return tuned;
+  for (const auto& [machine, table] : file.value().machines()) {
+    if (machine.topology != topologySignature(topology) || machine.version != libraryVersion()) continue;
+    tuned.here.emplace_back(machine, table);
+  }
+  return tuned;
+}
+
+// What ranks with default settings would find there.
+void addTuning(const Tuned& tuned, Facts* facts) {
+  const Options defaults;
+  for (const auto& [machine, table] : tuned.here) {
+    const int workspace = facts->device == fcclDeviceCuda ? defaults.cudaWorkspaceBytes : defaults.slotBytes;
+    if (machine.device == facts->device && machine.ranks == facts->ranks &&
+        machine.ranksPerDevice == facts->ranksPerDevice && machine.workspaceBytes == static_cast<size_t>(workspace)) {
+      facts->tuned = std::make_shared<const TuningTable>(table);
+    }
+  }
+}
+
+void printTuning(const Tuned& tuned) {
+  if (tuned.path.empty()) {
+    std::printf("tuning file: none; FCCL_TUNING_FILE or --tuning names one\n");
+    return;
+  }
+  std::printf("tuning file: %s\n", tuned.path.c_str());
+  if (!tuned.wrong.empty()) std::printf("  ignored: %s\n", tuned.wrong.c_str());
+  if (tuned.wrong.empty() && tuned.here.empty()) std::printf("  nothing for this machine and version\n");
+  for (const auto& [machine, table] : tuned.here) {
+    std::printf("  %s: %zu points in %zu series\n", describe(machine).c_str(), table.points(), table.series().size());
+  }
+}
+
+Json jsonOf(const Tuned& tuned) {
+  if (tuned.path.empty()) return nullptr;
+  Json json = {{"path", tuned.path}, {"here", Json::array()}};
+  if (!tuned.wrong.empty()) json["ignored"] = tuned.wrong;
+  for (const auto& [machine, table] : tuned.here) {
+    json["here"].push_back({{"group", describe(machine)}, {"points", table.points()}});
+  }
+  return json;
 }
 
 Json jsonOf(const Explanation& explanation) {
@@ -127,7 +160,8 @@ void printCompat(const Words& words, const fcclQuery_t& asked, const Facts& fact
 void printDecision(const Words& words, const Topology& topology) {
   const fcclQuery_t asked = askedOf(words);
   const Query query = valueOf(queryOf(asked));
-  const Facts facts = paperFacts(topology, words.ranks);
+  Facts facts = paperFacts(topology, words.ranks);
+  addTuning(tunedOn(words, topology), &facts);
   if (!words.compat.empty()) return printCompat(words, asked, facts);
   const Explanation explanation = explain(describeCall(asked, words.ranks), query, facts, asked.strategy);
   if (words.json) {
@@ -142,7 +176,8 @@ void printMachine(const Words& words, const Topology& topology) {
     Json json = {{"version", fmt::format("{}.{}.{}", FCCL_MAJOR, FCCL_MINOR, FCCL_PATCH)},
                  {"topology", Json::parse(topologyJson(topology))},
                  {"signature", topologySignature(topology)},
-                 {"tables", Json::array()}};
+                 {"tables", Json::array()},
+                 {"tuningFile", jsonOf(tunedOn(words, topology))}};
     for (const StaticTable& table : staticTables()) json["tables"].push_back(table.name);
     std::printf("%s\n", json.dump(1).c_str());
     return;
@@ -152,7 +187,7 @@ void printMachine(const Words& words, const Topology& topology) {
   for (const StaticTable& table : staticTables()) {
     std::printf("table %s: %s, %zu cells\n", table.name, table.source, table.cells.size());
   }
-  std::printf("tuning file: none in this version\n");
+  printTuning(tunedOn(words, topology));
 }
 
 void plot(const Words& words, const Topology& topology) {
@@ -162,10 +197,12 @@ void plot(const Words& words, const Topology& topology) {
   std::vector<long long> tokens;
   for (long long t = 1; t <= 16384; t *= 2) tokens.push_back(t);
   Words one = words;
+  const Tuned tuned = tunedOn(words, topology);
   const auto choose = [&](int rankCount, long long tokenCount) -> std::string {
     one.tokens = tokenCount;
     const fcclQuery_t asked = askedOf(one);
-    const Facts facts = paperFacts(topology, rankCount);
+    Facts facts = paperFacts(topology, rankCount);
+    addTuning(tuned, &facts);
     if (!words.compat.empty()) {
       return trtllmTrace(facts, asked.pattern, asked.tokens, asked.hidden, asked.dtype).choice;
     }
@@ -207,6 +244,7 @@ int main(int argc, char** argv) {
   app.add_option("--compat", words.compat, "trtllm: what TensorRT-LLM's AUTO answers")
       ->check(CLI::IsMember({"trtllm"}));
   app.add_flag("--json", words.json, "JSON in place of text");
+  app.add_option("--tuning", words.tuningFile, "a tuning file; else FCCL_TUNING_FILE");
   app.add_option("--plot", words.plot, "write a map of choices over tokens and ranks (SVG)");
   CLI11_PARSE(app, argc, argv);
   try {

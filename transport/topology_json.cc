@@ -1,19 +1,12 @@
-// The topology file. The only file of the library that includes the JSON library, which throws: nothing of it leaves.
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
+// The topology file. The JSON library throws: nothing of it leaves.
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "transport/topology.h"
 #include "transport/topology_cpu.h"
 
@@ -311,16 +304,11 @@ Result<Topology> parseTopology(const std::string& text, const std::string& nameI
 }
 
 Result<Topology> readTopology(const std::string& path) {
-  std::string text(kMostBytes + 1, '\0');
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  // A folder opens, and cannot be read.
-  if (file.bad() || (file.gcount() == 0 && errno != 0) || !file.is_open()) {
+  std::string text;
+  if (const int error = readFile(path, kMostBytes + 1, &text); error != 0) {
     return failure(fcclInvalidArgument, "topology file {} cannot be read: {}. Check FCCL_TOPO_FILE, or unset it.", path,
-                   std::strerror(errno));
+                   std::strerror(error));
   }
-  text.resize(static_cast<size_t>(file.gcount()));
   if (text.size() > kMostBytes) {
     return failure(fcclInvalidArgument, "topology file {} is longer than {} MiB; that is no topology.", path,
                    kMostBytes >> 20);
@@ -342,27 +330,8 @@ std::string topologyJson(const Topology& topology) {
 }
 
 Status writeTopology(const Topology& topology, const std::string& path) {
-  const std::string text = topologyJson(topology);
-  std::string temporary = path + ".XXXXXX";
-  const int descriptor = ::mkostemp(temporary.data(), O_CLOEXEC);
-  bool written = descriptor >= 0;
-  size_t done = 0;
-  while (written && done < text.size()) {
-    const ssize_t count = ::write(descriptor, text.data() + done, text.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    written = count > 0;
-    if (written) done += static_cast<size_t>(count);
-  }
-  // Readable by all, as a file that is made in the usual way.
-  written = written && ::fchmod(descriptor, 0644) == 0;
-  int error = errno;
-  if (descriptor >= 0) ::close(descriptor);
-  if (written && ::rename(temporary.c_str(), path.c_str()) != 0) {
-    error = errno;
-    written = false;
-  }
-  if (written) return {};
-  if (descriptor >= 0) ::unlink(temporary.c_str());
+  const int error = replaceFile(path, topologyJson(topology));
+  if (error == 0) return {};
   return failure(fcclSystemError, "the topology cannot be written to {}: {}. Check FCCL_TOPO_DUMP.", path,
                  std::strerror(error));
 }

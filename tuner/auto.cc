@@ -4,6 +4,7 @@
 #include "tuner/cost_model.h"
 #include "tuner/static_table.h"
 #include "tuner/strategies.h"
+#include "tuner/tuning_table.h"
 
 namespace fccl {
 namespace {
@@ -113,6 +114,25 @@ const StrategyRow* byModel(const Query& query, const Facts& facts, std::vector<s
   return best;
 }
 
+const StrategyRow* byTuning(const Query& query, const Facts& facts, std::vector<std::string>* steps) {
+  if (facts.tuned == nullptr) return nullptr;
+  const TuningPoint* point = facts.tuned->find(seriesOf(query), tuningSize(query));
+  if (point == nullptr) {
+    steps->emplace_back("Tuned, but for no call of this kind and about this size.");
+    return nullptr;
+  }
+  std::string times;
+  for (const TuningTime& time : point->times) {
+    times += fmt::format("{}{} {:.1f} us ({:.1f} warm, {:.1f} cold)", times.empty() ? "" : ", ",
+                         findStrategy(time.strategy)->name, time.mean(), time.warm, time.cold);
+  }
+  const StrategyRow* row = findStrategy(point->choice);
+  const bool possible = isEligible(*row, query, facts);
+  steps->push_back(fmt::format("Tuned, measured at {} {}: {}: {}{}.", point->size, query.norm ? "tokens" : "bytes",
+                               times, row->name, possible ? "" : ", which cannot do this call"));
+  return possible ? row : nullptr;
+}
+
 const StrategyRow* byRule(const Query& query, const Facts& facts, std::vector<std::string>* steps) {
   const bool two = prefersTwoshot(query, facts);
   const char* what = facts.device == fcclDeviceHost ? "HOST: size, ranks and the measured time of a flag"
@@ -134,7 +154,8 @@ Decision decide(const Query& query, const Facts& facts) {
     decision.steps.push_back(cannot(kOneshotRow, query, facts));
     return decision;
   }
-  if (prefersWindows(query, facts)) {
+  decision.row = byTuning(query, facts, &decision.steps);
+  if (decision.row == nullptr && prefersWindows(query, facts)) {
     decision.row = &kUserBufferRow;
     decision.steps.emplace_back("The buffers lie in windows, which saves the staging: UB.");
   }

@@ -1,6 +1,7 @@
 // The registry of strategies. AUTO, explain, documentation and tests iterate over it; adding a strategy adds a row.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +12,8 @@
 #include "transport/topology.h"
 
 namespace fccl {
+
+class TuningTable;
 
 // What is known of a communicator when a plan is made; agreed over all ranks at initialisation, so that all ranks
 // decide alike.
@@ -27,7 +30,8 @@ struct Facts {
   std::string noNccl = "this communicator has no NCCL beside it; ask for it with nccl (FCCL_NCCL=1).";
   std::string noNcclWindow = "there is no symmetric window of NCCL.";
   host::Simd simd = host::Simd::kGeneric;
-  GroupFacts group;  // CUDA: where the ranks' GPUs are and what lies between them
+  GroupFacts group;                          // CUDA: where the ranks' GPUs are and what lies between them
+  std::shared_ptr<const TuningTable> tuned;  // what was measured here; NULL: nothing
 };
 
 // What is asked: one shape. Equal on all ranks.

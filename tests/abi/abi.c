@@ -52,8 +52,9 @@ PIN(version, FCCL_VERSION(1, 2, 3) == 10203);
 #if defined(__LP64__)
 PIN(query, sizeof(fcclQuery_t) == 64 && offsetof(fcclQuery_t, pattern) == 16 && offsetof(fcclQuery_t, tokens) == 32 &&
                offsetof(fcclQuery_t, inputInWindow) == 48 && offsetof(fcclQuery_t, strategy) == 56);
-PIN(config_size, sizeof(fcclConfig_t) == 72);
-PIN(config_version_3, FCCL_CONFIG_VERSION == 3u && offsetof(fcclConfig_t, nccl) == 68);
+PIN(config_size, sizeof(fcclConfig_t) == 80);
+PIN(config_version_3, offsetof(fcclConfig_t, nccl) == 68);
+PIN(config_version_4, FCCL_CONFIG_VERSION == 4u && offsetof(fcclConfig_t, tuningFile) == 72);
 PIN(config_cuda, offsetof(fcclConfig_t, cudaDevice) == 56 && offsetof(fcclConfig_t, allowSharedDevice) == 60 &&
                      offsetof(fcclConfig_t, cudaWorkspaceBytes) == 64);
 PIN(config_head,

@@ -1,5 +1,6 @@
 // fcclConfig_t and the environment, resolved into options.
 #include <climits>
+#include <cstddef>
 #include <functional>
 #include <string>
 
@@ -106,9 +107,22 @@ TEST_CASE("config: fields, and the environment above them", "[config]") {
   CHECK(options.simd == host::Simd::kGeneric);
 }
 
+TEST_CASE("config: a program of version 3, which ended with nccl", "[config]") {
+  fcclConfig_t config = FCCL_CONFIG_INITIALIZER;
+  config.tuningFile = "/opt/t.json";
+  CHECK(resolved(&config).tuningFile == "/opt/t.json");
+  config.version = 3;
+  config.size = offsetof(fcclConfig_t, tuningFile);
+  config.nccl = 1;
+  const Options options = resolved(&config);
+  CHECK(options.wantsNccl());
+  CHECK(options.tuningFile.empty());
+}
+
 TEST_CASE("config: a program of version 2, where nccl was padding", "[config]") {
   fcclConfig_t config = FCCL_CONFIG_INITIALIZER;
   config.version = 2;
+  config.size = offsetof(fcclConfig_t, tuningFile);
   config.nccl = 0x55555555;
   config.cudaWorkspaceBytes = 2 << 20;
   const Options options = resolved(&config);
@@ -122,6 +136,8 @@ TEST_CASE("config: NCCL beside the communicator is asked for, or follows from th
   config.nccl = 1;
   CHECK(resolved(&config).wantsNccl());
   Environment environment;
+  environment.tuningFile = "/opt/tuning.json";
+  CHECK(resolved(&config, environment).tuningFile == "/opt/tuning.json");
   environment.nccl = false;
   environment.ncclLibrary = "/opt/libnccl.so";
   CHECK_FALSE(resolved(&config, environment).wantsNccl());

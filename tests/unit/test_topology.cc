@@ -1,16 +1,14 @@
-#include <unistd.h>
-
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "fccl.h"
 #include "tests/support/catch.h"
+#include "tests/support/scoped_file.h"
 #include "tests/support/scoped_variable.h"
 #include "transport/topology.h"
 
 using namespace fccl;
+using fccl::test::ScopedFile;
 using fccl::test::ScopedVariable;
 
 namespace {
@@ -32,24 +30,6 @@ std::string errorOf(const std::string& text) {
   CHECK(read.status().code() == fcclInvalidArgument);
   return read.status().message();
 }
-
-// A file of this test, gone when it ends.
-class ScopedFile {
- public:
-  explicit ScopedFile(const char* name)
-      : path_((std::filesystem::temp_directory_path() / fmt::format("fccl-test-{}-{}", ::getpid(), name)).string()) {}
-  ~ScopedFile() { std::filesystem::remove(path_); }
-  const std::string& path() const { return path_; }
-  void write(const std::string& text) const { std::ofstream(path_) << text; }
-  std::string read() const {
-    std::ostringstream text;
-    text << std::ifstream(path_).rdbuf();
-    return text.str();
-  }
-
- private:
-  std::string path_;
-};
 
 constexpr const char* kTwoGpus = R"({"format": 1, "nodes": [{"gpus": [{"count": 2, "sm": 90}],
   "links": [{"between": [1, 0], "kind": "nvlink", "lanes": 4, "gigabytesPerSecond": 80, "peerAccess": true}]}]})";

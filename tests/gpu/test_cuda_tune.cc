@@ -1,0 +1,104 @@
+// fcclCommTune on a GPU that ranks share: AUTO takes what was measured, enqueued calls come before it, and while a
+// stream is captured it is refused on all ranks.
+#include <fmt/format.h>
+
+#include "lib/testing.h"
+#include "tests/gpu/device_ranks.h"
+#include "tests/support/text.h"
+
+using namespace fccl::test;
+
+namespace {
+
+std::vector<fcclQuery_t> queries(bool windows = false) {
+  std::vector<fcclQuery_t> all;
+  for (const fcclFusionPattern_t pattern : {fcclPatternAllReduce, fcclPatternResidualRmsNormQuantNvfp4}) {
+    for (const int64_t tokens : {4, 256}) {
+      fcclQuery_t query = FCCL_QUERY_INITIALIZER;
+      query.pattern = pattern;
+      query.tokens = tokens;
+      query.hidden = 4096;
+      query.inputInWindow = query.outputInWindow = windows ? 1 : 0;
+      all.push_back(query);
+    }
+  }
+  return all;
+}
+
+std::string explained(fcclComm_t comm, const fcclQuery_t& query) {
+  std::string text(16384, '\0');
+  if (fcclExplain(comm, &query, text.data(), text.size()) != fcclSuccess) return fcclGetLastError(comm);
+  return text.c_str();
+}
+
+fcclResult_t tune(fcclComm_t comm, const std::vector<fcclQuery_t>& all) {
+  return fcclCommTune(comm, all.data(), static_cast<int>(all.size()), 5000);
+}
+
+}  // namespace
+
+TEST_CASE("CUDA tune: AUTO takes what was measured, on all ranks alike, and results stay right") {
+  FCCL_NEED_GPUS(1);
+  for (const int ranks : {2, 4}) {
+    INFO(ranks << " ranks");
+    CudaRanks cuda(ranks);
+    FusedCase asked;
+    asked.tokens = 40;
+    asked.hidden = 4096;
+    asked.pattern = fcclPatternResidualRmsNormOutQuantNvfp4;
+    FusedProblem problem(asked, ranks);
+    const auto checkCall = [&] {
+      const FusedOutputs outputs = cuda.run(problem);
+      CHECK(problem.check(asked.pattern, outputs, outputs.norm).empty());
+    };
+    checkCall();
+    cuda.group().run(
+        "tune", [&](Rank& rank) { rank.ok(tune(rank.comm, queries()), "fcclCommTune"); }, Seconds(60));
+    for (const fcclQuery_t& query : queries()) {
+      const std::string text = explained(cuda.group().comm(0), query);
+      INFO(text);
+      CHECK(contains(text, "Tuned, measured at "));
+      CHECK(contains(text, "TWOSHOT"));
+      for (int r = 1; r < ranks; ++r) CHECK(explained(cuda.group().comm(r), query) == text);
+    }
+    checkCall();
+  }
+}
+
+TEST_CASE("CUDA tune: in windows too, which are gone afterwards") {
+  FCCL_NEED_GPUS(1);
+  CudaRanks cuda(2);
+  cuda.group().run(
+      "tune", [&](Rank& rank) { rank.ok(tune(rank.comm, queries(true)), "fcclCommTune"); }, Seconds(60));
+  for (const fcclQuery_t& query : queries(true)) CHECK(contains(explained(cuda.group().comm(1), query), ", UB "));
+  CHECK(fccl::testing::communicatorOf(cuda.group().comm(0)).windows().empty());
+}
+
+TEST_CASE("CUDA tune: refused on all ranks while one of them captures, and the capture stays whole") {
+  FCCL_NEED_GPUS(1);
+  CudaRanks cuda(2);
+  cuda.group().run("tune in a capture", [&](Rank& rank) {
+    RankDevice& device = cuda.device(rank.rank);
+    if (rank.rank == 0) cudaOk(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeThreadLocal), "begin");
+    rank.fails(tune(rank.comm, queries()), fcclInvalidUsage, "is being captured; tune before the capture begins",
+               "fcclCommTune");
+    if (rank.rank != 0) return;
+    cudaGraph_t graph = nullptr;
+    cudaOk(cudaStreamEndCapture(device.stream(), &graph), "end of the capture");
+    cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  });
+  cuda.group().run(
+      "tune", [&](Rank& rank) { rank.ok(tune(rank.comm, queries()), "fcclCommTune"); }, Seconds(60));
+}
+
+TEST_CASE("CUDA tune: a rank that stays away is an error of the others, and their GPU goes on") {
+  FCCL_NEED_GPUS(1);
+  fcclConfig_t config = cudaConfig();
+  config.initTimeoutMs = 2000;
+  CudaRanks cuda(2, config);
+  cuda.group().run("tune alone", [&](Rank& rank) {
+    if (rank.rank == 0) return;
+    rank.expect(tune(rank.comm, queries()) != fcclSuccess, "tuned without rank 0");
+    cudaOk(cudaDeviceSynchronize(), "the GPU after that");
+  });
+}
