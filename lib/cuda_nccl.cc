@@ -58,7 +58,9 @@ void CudaNccl::addWindow(Bootstrap& bootstrap, void* data, size_t bytes) {
 }
 
 void CudaNccl::removeWindow(const void* data) {
-  std::erase_if(windows_, [&](const auto& window) { return window->data() == data; });
+  // One, for a buffer may be registered twice.
+  const auto found = std::ranges::find_if(windows_, [&](const auto& window) { return window->data() == data; });
+  if (found != windows_.end()) windows_.erase(found);
 }
 
 bool CudaNccl::inWindow(const void* data, size_t bytes) const {

@@ -202,6 +202,11 @@ Result<Listener> listenOn(uint16_t port, int family) {
 Fd acceptFrom(const Listener& listener, int* error) {
   Fd fd(::accept4(listener.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   *error = fd.valid() ? 0 : errno;
+  if (*error == EMFILE || *error == ENFILE) {
+    // Linux takes the descriptor before it looks whether anybody waits.
+    pollfd waiting{listener.fd.get(), POLLIN, 0};
+    if (::poll(&waiting, 1, 0) == 0) *error = EAGAIN;
+  }
   const int on = 1;
   if (fd.valid()) ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   return fd;

@@ -26,6 +26,12 @@ class Place {
   Place(const Json& value, std::string path, Status* error) : value_(value), path_(std::move(path)), error_(error) {}
 
   bool failed() const { return !error_->ok(); }
+  // In errors. What holds other values is not written out: that may be deep, or long.
+  std::string shown() const {
+    if (value_.is_object()) return "an object";
+    if (value_.is_array()) return fmt::format("a list of {}", value_.size());
+    return value_.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 40);
+  }
   const Json& value() const { return value_; }
 
   template <class... Args>
@@ -38,7 +44,7 @@ class Place {
   // Fails where this is not an object, or has a name that is not listed.
   bool isObject(std::initializer_list<const char*> names) const {
     if (!value_.is_object()) {
-      refuse("is {}; it must be an object with {}", value_.dump().substr(0, 40), fmt::join(names, ", "));
+      refuse("is {}; it must be an object with {}", shown(), fmt::join(names, ", "));
       return false;
     }
     for (const auto& [name, unused] : value_.items()) {
@@ -59,7 +65,7 @@ class Place {
   void text(const char* name, std::string* target) const {
     if (!has(name)) return;
     const Place place = at(name);
-    if (!place.value_.is_string()) return place.refuse("is {}; it must be text in quotes", place.value_.dump());
+    if (!place.value_.is_string()) return place.refuse("is {}; it must be text in quotes", place.shown());
     *target = place.value_.get<std::string>();
   }
   template <class Number>
@@ -68,21 +74,21 @@ class Place {
     const Place place = at(name);
     const bool fits = place.value_.is_number_integer() && place.value_.get<double>() >= static_cast<double>(least) &&
                       place.value_.get<double>() <= static_cast<double>(most);
-    if (!fits) return place.refuse("is {}; it must be a whole number from {} to {}", place.value_.dump(), least, most);
+    if (!fits) return place.refuse("is {}; it must be a whole number from {} to {}", place.shown(), least, most);
     *target = static_cast<Number>(place.value_.get<int64_t>());
   }
   void number(const char* name, double* target) const {
     if (!has(name)) return;
     const Place place = at(name);
     if (!place.value_.is_number() || place.value_.get<double>() < 0 || place.value_.get<double>() > 1e9) {
-      return place.refuse("is {}; it must be a number from 0 (not known) to 1e9", place.value_.dump());
+      return place.refuse("is {}; it must be a number from 0 (not known) to 1e9", place.shown());
     }
     *target = place.value_.get<double>();
   }
   void boolean(const char* name, bool* target) const {
     if (!has(name)) return;
     const Place place = at(name);
-    if (!place.value_.is_boolean()) return place.refuse("is {}; it must be true or false", place.value_.dump());
+    if (!place.value_.is_boolean()) return place.refuse("is {}; it must be true or false", place.shown());
     *target = place.value_.get<bool>();
   }
   // The elements of a list; none where there is no such name.
@@ -91,7 +97,7 @@ class Place {
     if (!has(name)) return elements;
     const Place place = at(name);
     if (!place.value_.is_array()) {
-      place.refuse("is {}; it must be a list in brackets", place.value_.dump().substr(0, 40));
+      place.refuse("is {}; it must be a list in brackets", place.shown());
       return elements;
     }
     for (size_t i = 0; i < place.value_.size(); i++) elements.push_back(place.at(i));
@@ -307,7 +313,7 @@ Result<Topology> readTopology(const std::string& path) {
   std::string text;
   if (const int error = readFile(path, kMostBytes + 1, &text); error != 0) {
     return failure(fcclInvalidArgument, "topology file {} cannot be read: {}. Check FCCL_TOPO_FILE, or unset it.", path,
-                   std::strerror(error));
+                   fileErrorText(error));
   }
   if (text.size() > kMostBytes) {
     return failure(fcclInvalidArgument, "topology file {} is longer than {} MiB; that is no topology.", path,
@@ -333,7 +339,7 @@ Status writeTopology(const Topology& topology, const std::string& path) {
   const int error = replaceFile(path, topologyJson(topology));
   if (error == 0) return {};
   return failure(fcclSystemError, "the topology cannot be written to {}: {}. Check FCCL_TOPO_DUMP.", path,
-                 std::strerror(error));
+                 fileErrorText(error));
 }
 
 }  // namespace fccl

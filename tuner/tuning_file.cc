@@ -37,7 +37,9 @@ struct Damage : std::runtime_error {
 int64_t number(const Json& json, const char* name, int64_t least, int64_t most) {
   const Json& value = json.at(name);
   if (!value.is_number_integer() || value.get<int64_t>() < least || value.get<int64_t>() > most) {
-    throw Damage(fmt::format("{} is {}, which is no number from {} to {}", name, value.dump(), least, most));
+    // What holds other values may be too deep to be written out.
+    const std::string shown = value.is_structured() ? "a list or an object" : value.dump().substr(0, 40);
+    throw Damage(fmt::format("{} is {}, which is no number from {} to {}", name, shown, least, most));
   }
   return value.get<int64_t>();
 }
@@ -147,7 +149,7 @@ Json jsonOf(const TuningMachine& machine) {
 
 Status notWritten(const std::string& path, int error) {
   return failure(fcclSystemError, "tuning file {} cannot be written: {}. Check FCCL_TUNING_FILE.", path,
-                 std::strerror(error));
+                 fileErrorText(error));
 }
 
 // The right to replace a file: a lock on the file itself, which is made where there is none. It ends with the process
@@ -227,7 +229,7 @@ Result<TuningFile> TuningFile::read(const std::string& path) {
   if (error == ENOENT) return TuningFile();
   if (error != 0) {
     return failure(fcclInvalidArgument, "tuning file {} cannot be read: {}. Check FCCL_TUNING_FILE.", path,
-                   std::strerror(error));
+                   fileErrorText(error));
   }
   if (text.size() > kMostBytes) {
     return failure(fcclInvalidArgument, "tuning file {} is longer than {} MiB; that is none.", path, kMostBytes >> 20);

@@ -1,7 +1,9 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <random>
 #include <thread>
@@ -149,6 +151,44 @@ TEST_CASE("where descriptors run out the error says so and nothing is left behin
   CHECK(failed > 5);
   CHECK(connected == 2);
   CHECK(openDescriptors() == before);
+}
+
+TEST_CASE("a descriptor table that is just full turns nobody away") {
+  // One listener, one connection, and no descriptor left: a second accept finds none, and nobody who waits.
+  Listener listener = std::move(listenOn(0, AF_INET).value());
+  const std::array<uint8_t, 4> loopback = {127, 0, 0, 1};
+  const std::vector<SocketAddress> address = {SocketAddress::ipv4(loopback.data(), listener.port)};
+  const Deadline soon(milliseconds(5'000));
+  const Fd client = std::move(connectTo(address, soon, false).value());
+  int error = 0;
+  const Fd accepted = acceptFrom(listener, &error);
+  REQUIRE(accepted.valid());
+  rlimit limit{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  const rlimit old = limit;
+  std::vector<Fd> fillers;
+  for (;;) {  // no gap below the limit
+    Fd filler(::dup(client.get()));
+    const bool above = filler.get() > accepted.get() && filler.get() > client.get();
+    fillers.push_back(std::move(filler));
+    if (above) break;
+  }
+  limit.rlim_cur = static_cast<rlim_t>(fillers.back().get()) + 1;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  const Fd none = acceptFrom(listener, &error);
+  const int nobodyWaits = error;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &old) == 0);
+  const Fd second = std::move(connectTo(address, soon, false).value());
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  pollfd waiting{listener.fd.get(), POLLIN, 0};
+  CHECK(::poll(&waiting, 1, 5'000) == 1);
+  const Fd noRoom = acceptFrom(listener, &error);
+  const int oneWaits = error;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &old) == 0);
+  CHECK(!none.valid());
+  CHECK(nobodyWaits == EAGAIN);
+  CHECK(!noRoom.valid());
+  CHECK(oneWaits == EMFILE);
 }
 
 TEST_CASE("a loop of collectives with random delays stays right") {

@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <thread>
 
@@ -217,6 +219,40 @@ TEST_CASE("topology: files that cannot be read or written", "[topology]") {
   ScopedFile file("topology.json");
   file.write("old");
   REQUIRE(writeTopology(shipped("dgx-b200"), file.path()).ok());
+  CHECK(readTopology(file.path()).value() == shipped("dgx-b200"));
+}
+
+TEST_CASE("topology: a file that is nested deeply is refused as any other", "[topology]") {
+  constexpr size_t kDeep = 200'000;
+  for (const char* form : {"{}", R"({{"format": 1, "name": {}}})", R"({{"format": 1, "nodes": [{}]}})"}) {
+    const std::string deep = std::string(kDeep, '[') + std::string(kDeep, ']');
+    CHECK(errorOf(fmt::format(fmt::runtime(form), deep)).find("a list of 1") != std::string::npos);
+  }
+}
+
+TEST_CASE("topology: neither a pipe nor a device is waited for, replaced or written to", "[topology]") {
+  const ScopedFile pipe("fccl_topology_pipe");
+  REQUIRE(::mkfifo(pipe.path().c_str(), 0600) == 0);
+  const Topology topology = shipped("dgx-h100");
+  for (const std::string& path : {pipe.path(), std::string("/dev/null")}) {
+    const Result<Topology> read = readTopology(path);
+    CHECK(read.status().code() == fcclInvalidArgument);
+    CHECK(read.status().message().find("a pipe, a device or a socket") != std::string::npos);
+  }
+  const Status written = writeTopology(topology, pipe.path());
+  CHECK(written.code() == fcclSystemError);
+  CHECK(written.message().find("a pipe, a device or a socket") != std::string::npos);
+  CHECK(std::filesystem::is_fifo(pipe.path()));
+}
+
+TEST_CASE("topology: what a link leads to is replaced, not the link", "[topology]") {
+  const ScopedFile file("fccl_topology_target.json");
+  const ScopedFile link("fccl_topology_link.json");
+  const Topology topology = shipped("dgx-h100");
+  REQUIRE(writeTopology(topology, file.path()).ok());
+  std::filesystem::create_symlink(file.path(), link.path());
+  REQUIRE(writeTopology(shipped("dgx-b200"), link.path()).ok());
+  CHECK(std::filesystem::is_symlink(link.path()));
   CHECK(readTopology(file.path()).value() == shipped("dgx-b200"));
 }
 
