@@ -1,6 +1,9 @@
-// fcclCommTune between processes: all agree, and a second run takes what the first has kept.
+// fcclCommTune between processes: all agree, and a rank that dies or aborts meanwhile keeps no other waiting.
+#include <fmt/format.h>
+#include <signal.h>
+
 #include <string>
-#include <vector>
+#include <thread>
 
 #include "tests/support/catch.h"
 #include "tests/support/process_ranks.h"
@@ -38,6 +41,33 @@ const RankProgram kTune("tune", [](RankProcess& self) {
   return fcclCommDestroy(comm) == fcclSuccess ? 0 : 1;
 });
 
+// Tunes ever more, until that fails.
+const RankProgram kTuneForEver("tuneForEver", [](RankProcess& self) {
+  const fcclConfig_t config = testConfig();
+  fcclComm_t comm = self.init(&config);
+  std::thread aborting;
+  self.send("ready");
+  if (self.rank == 1 && self.argument == "abort") {
+    aborting = std::thread([&self, comm] {
+      self.receive();
+      fcclCommAbort(comm);
+    });
+  }
+  fcclResult_t result = fcclSuccess;
+  for (int64_t hidden = 64; result == fcclSuccess; hidden += 16) {
+    std::vector<fcclQuery_t> all = queries(64);
+    for (fcclQuery_t& query : all) query.hidden = hidden;
+    result = fcclCommTune(comm, all.data(), static_cast<int>(all.size()), 0);
+  }
+  if (aborting.joinable()) {
+    aborting.join();
+    self.send(fmt::format("failed {} aborted", static_cast<int>(result)));
+    return 0;
+  }
+  self.sendResult("failed", result, comm);
+  return fcclCommDestroy(comm) == fcclSuccess ? 0 : 1;
+});
+
 }  // namespace
 
 TEST_CASE("tune in processes: all decide alike, and the file is there", "[tune]") {
@@ -58,4 +88,41 @@ TEST_CASE("tune in processes: all decide alike, and the file is there", "[tune]"
     ranks.expectAllExit();
     CHECK(contains(file.read(), "\"size\": 64"));
   }
+}
+
+TEST_CASE("tune in processes: a rank that is killed meanwhile is an error of the others", "[tune]") {
+  for (const int victim : {0, 1, 2}) {
+    INFO("victim " << victim);
+    const auto before = fcclNames();
+    ProcessRanks ranks("tuneForEver", 3, {{"FCCL_INIT_TIMEOUT_MS", "20000"}});
+    ranks.relayId();
+    ranks.expectAll("ready");
+    std::this_thread::sleep_for(Milliseconds(100 + 37 * victim));
+    ranks.signal(victim, SIGKILL);
+    for (int r = 0; r < 3; r++) {
+      if (r == victim) continue;
+      const RankResult result = ranks.expectResult(r, "failed", Milliseconds(15'000));
+      INFO(result.message);
+      CHECK((result.result == fcclRemoteError || result.result == fcclSystemError));
+      CHECK(contains(result.message, fmt::format("ank {}", victim)));
+      ranks.expectExit(r);
+    }
+    CHECK(fcclLeftovers(before).empty());
+  }
+}
+
+TEST_CASE("tune in processes: a rank that is aborted meanwhile is an error of the others", "[tune]") {
+  ProcessRanks ranks("tuneForEver", 3, {{"FCCL_INIT_TIMEOUT_MS", "20000"}}, "abort");
+  ranks.relayId();
+  ranks.expectAll("ready");
+  std::this_thread::sleep_for(Milliseconds(150));
+  ranks.tell(1, "abort");
+  for (const int r : {0, 2}) {
+    const RankResult result = ranks.expectResult(r, "failed", Milliseconds(15'000));
+    INFO(result.message);
+    CHECK(result.result != fcclSuccess);
+    ranks.expectExit(r);
+  }
+  CHECK(contains(ranks.expect(1, "failed"), "aborted"));
+  ranks.expectExit(1);
 }
