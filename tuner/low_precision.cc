@@ -27,13 +27,15 @@ Reason notUnasked(const Query& query, const Facts& facts) {
 }
 
 size_t workspace(const Query& query, const Facts& facts) {
+  if (facts.ranks == 1) return kOneshotRow.workspace(query, facts);
   if (facts.device == fcclDeviceCuda) return cudaWorkspace(cuda::Protocol::kLowPrecision, query, facts);
   if (!hasShares(query, facts)) return kOneshotRow.workspace(query, facts);
   return size_t{host::kChannels} * host::kRingSlots * (facts.slotBytes + host::kSlotPad);
 }
 
 Plan plan(const Query& query, const Facts& facts) {
-  if (facts.device == fcclDeviceCuda) return planOnCuda(fcclStrategyLowPrecision, host::Protocol::kLowPrecision);
+  const bool onCuda = facts.device == fcclDeviceCuda && facts.ranks > 1;
+  if (onCuda) return planOnCuda(fcclStrategyLowPrecision, host::Protocol::kLowPrecision);
   Plan plan;
   if (!hasShares(query, facts)) {
     plan = kOneshotRow.plan(query, facts);

@@ -177,6 +177,13 @@ TEST_CASE("registry: LOWPRECISION without a share for everybody is ONESHOT", "[r
   CHECK(protocolOf(normQuery(64, 64), factsOf(1)) == Protocol::kOneshot);
   CHECK(row.plan(normQuery(1, 64), factsOf(2)).strategy == fcclStrategyLowPrecision);
   CHECK(row.plan(normQuery(64, 64), factsOf(2)).strategy == fcclStrategyLowPrecision);
+  Facts cuda = factsOf(2);
+  cuda.device = fcclDeviceCuda;
+  CHECK(protocolOf(normQuery(1, 64), cuda) == Protocol::kLowPrecision);
+  CHECK(row.workspace(normQuery(64, 8192), cuda) <
+        findStrategy(fcclStrategyTwoshot)->workspace(normQuery(64, 8192), cuda));
+  cuda.ranks = 1;  // nobody to send anything to
+  CHECK(protocolOf(normQuery(64, 64), cuda) == Protocol::kOneshot);
 }
 
 TEST_CASE("registry: LOWPRECISION is for sums of small floats", "[registry]") {
