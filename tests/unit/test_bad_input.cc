@@ -103,7 +103,7 @@ TEST_CASE("bad input: numbers of a fused call", "[bad-input]") {
   for (const int pattern : {-1, 7, 255, INT32_MIN}) {
     table.push_back({"unknown pattern", "pattern", [pattern](auto& a) { setUnknown(&a.pattern, pattern); }});
   }
-  for (const int strategy : {-1, 6, 7, 9, 1000}) {
+  for (const int strategy : {-1, 7, 9, 1000}) {
     table.push_back({"unknown strategy", "strategy", [strategy](auto& a) { setUnknown(&a.strategy, strategy); }});
   }
   refuseEach(group, caseOf(fcclPatternResidualRmsNormOutQuantFp8), table);
@@ -375,7 +375,7 @@ TEST_CASE("bad input: fcclCommInit and its configuration", "[bad-input]") {
       {"deviceType", [](auto& c) { c.deviceType = 7; }},
       {"deviceType", [](auto& c) { c.deviceType = -2; }},
       {"strategy", [](auto& c) { c.strategy = 9; }},
-      {"strategy", [](auto& c) { c.strategy = 6; }},
+      {"strategy", [](auto& c) { c.strategy = 7; }},
       {"checkCalls", [](auto& c) { c.checkCalls = 2; }},
       {"timeoutMs", [](auto& c) { c.timeoutMs = -5; }},
       {"initTimeoutMs", [](auto& c) { c.initTimeoutMs = INT32_MIN; }},

@@ -176,7 +176,7 @@ TEST_CASE("config: bad fields are named", "[config]") {
       {"deviceType", [](fcclConfig_t& c) { c.deviceType = -2; }},
       {"strategy", [](fcclConfig_t& c) { c.strategy = 9; }},
       {"nccl", [](fcclConfig_t& c) { c.nccl = 2; }},
-      {"strategy", [](fcclConfig_t& c) { c.strategy = 6; }},
+      {"strategy", [](fcclConfig_t& c) { c.strategy = 7; }},
       {"checkCalls", [](fcclConfig_t& c) { c.checkCalls = 2; }},
       {"timeoutMs", [](fcclConfig_t& c) { c.timeoutMs = -2; }},
       {"initTimeoutMs", [](fcclConfig_t& c) { c.initTimeoutMs = INT_MIN; }},

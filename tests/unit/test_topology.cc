@@ -163,7 +163,7 @@ TEST_CASE("topology: a file that is wrong is refused by its name, the place and 
       {"{\"format\": 2, \"nodes\": []}", "has format 2", "\"format\": 1"},
       {"{\"format\": 1}", "has no 'nodes'", "at least one"},
       {"{\"format\": 1, \"node\": []}", "'node'", "it can have format, name, source, nodes"},
-      {file("{}"), "nodes is {}", "a list in brackets"},
+      {file("{}"), "nodes is an object", "a list in brackets"},
       {file("[{}]"), "nodes[0]", "neither 'cpu' nor 'gpus'"},
       {file("[{\"cpu\": {}}, {\"cpu\": {\"cores\": 0}}]"), "nodes[1].cpu.cores is 0", "from 1 to"},
       {file("[{\"count\": 2000, \"cpu\": {}}]"), "nodes[0].count is 2000", "from 1 to 1024"},
