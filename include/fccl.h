@@ -346,8 +346,8 @@ FCCL_API fcclResult_t fcclExplain(fcclComm_t comm, const fcclQuery_t* query, cha
  * (tuningFile, FCCL_TUNING_FILE) has already is not timed again; what is new is added to it, or a warning says why it
  * cannot be. All ranks pass the same calls, else it is fcclInvalidUsage on all. On CUDA it waits for all work on the
  * GPU first, and is fcclInvalidUsage while one of the GPU's streams is captured; CUDA ends that capture then. It takes
- * scratch memory for the largest call, and at least twice the last-level cache. A rank that dies, aborts or stays away meanwhile is an error
- * on the others, as in any call. In a group it is carried out by fcclGroupEnd. */
+ * scratch memory for the largest call, and at least twice the last-level cache. A rank that dies, aborts or stays away
+ * meanwhile is an error on the others, as in any call. In a group it is carried out by fcclGroupEnd. */
 FCCL_API fcclResult_t fcclCommTune(fcclComm_t comm, const fcclQuery_t* calls, int n, int budgetMs);
 
 /* ---- Groups --------------------------------------------------------------------------------------------------- */
