@@ -298,4 +298,14 @@ Status Communicator::end(const Status& why, uint32_t endReason, bool inCall) {
   return failure_.get();
 }
 
+Result<fcclWindow_t> Communicator::openWindow(void* buffer, size_t bytes) {
+  FCCL_TRY_ASSIGN(std::unique_ptr<SymmetricMemory> memory, engine_->mapWindow(*bootstrap_, buffer, bytes));
+  return windows_.add(std::move(memory), buffer, bytes, rank(), ranks());
+}
+
+void Communicator::closeWindow(fcclWindow_t window) {
+  engine_->forgetWindow(window->start);
+  windows_.remove(window);
+}
+
 }  // namespace fccl

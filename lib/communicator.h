@@ -49,11 +49,9 @@ class Communicator {
   // As the file says, or as detected when this is first called.
   const Topology& topology();
 
-  // Collective: see Engine::mapWindow.
-  Result<std::unique_ptr<SymmetricMemory>> mapWindow(void* buffer, size_t bytes) {
-    return engine_->mapWindow(*bootstrap_, buffer, bytes);
-  }
-  void forgetWindow(const void* buffer) { engine_->forgetWindow(buffer); }
+  // Collective: a window of all ranks' buffers, until closeWindow(), which is local. See Engine::mapWindow.
+  Result<fcclWindow_t> openWindow(void* buffer, size_t bytes);
+  void closeWindow(fcclWindow_t window);
 
   // As fcclDevicePushInit; the shape is right by itself.
   Status preparePush(int64_t tokens, int64_t hidden, fcclDataType_t dtype, fcclDevicePush_t* push) const {

@@ -105,7 +105,7 @@ TuningRun::TuningRun(Communicator& communicator, std::span<const fcclQuery_t> as
       deadline_(std::chrono::steady_clock::now() + budget) {}
 
 TuningRun::~TuningRun() {
-  if (window_ != nullptr) communicator_.windows().remove(window_);
+  if (window_ != nullptr) communicator_.closeWindow(window_);
 }
 
 Status TuningRun::open() {
@@ -127,16 +127,14 @@ Result<bool> TuningRun::isTimeLeft() {
 }
 
 Status TuningRun::registerScratch() {
-  FCCL_TRY_ASSIGN(std::unique_ptr<SymmetricMemory> memory, communicator_.mapWindow(scratch_, scratchBytes_));
-  window_ = communicator_.windows().add(std::move(memory), scratch_, scratchBytes_, communicator_.rank(),
-                                        communicator_.ranks());
+  FCCL_TRY_ASSIGN(window_, communicator_.openWindow(scratch_, scratchBytes_));
   return {};
 }
 
 Status TuningRun::deregisterScratch() {
   if (window_ == nullptr) return {};
   FCCL_TRY(communicator_.bootstrap().barrier());
-  communicator_.windows().remove(window_);
+  communicator_.closeWindow(window_);
   window_ = nullptr;
   return {};
 }

@@ -32,8 +32,7 @@ Status registerWindow(Communicator& communicator, void* buff, size_t size, fcclW
   FCCL_TRY(communicator.usable());
   FCCL_TRY(communicator.bootstrap().agree(checkRegistration(buff, size, window, flags)));
   FCCL_TRY(agreeOn(communicator, "size", size));
-  FCCL_TRY_ASSIGN(std::unique_ptr<SymmetricMemory> memory, communicator.mapWindow(buff, size));
-  *window = communicator.windows().add(std::move(memory), buff, size, communicator.rank(), communicator.ranks());
+  FCCL_TRY_ASSIGN(*window, communicator.openWindow(buff, size));
   return {};
 }
 
@@ -46,8 +45,7 @@ Status deregisterWindow(Communicator& communicator, fcclWindow_t window) {
   }
   // When everybody has told its window, nobody is inside a collective that uses it.
   FCCL_TRY(agreeOn(communicator, "The number of the window", known->number));
-  communicator.forgetWindow(known->start);
-  communicator.windows().remove(window);
+  communicator.closeWindow(window);
   return {};
 }
 

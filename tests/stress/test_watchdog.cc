@@ -1,15 +1,35 @@
 // A thread that asks a communicator how it is, while another aborts it: what a watchdog does.
 #include <atomic>
-#include <string>
+#include <chrono>
 #include <thread>
 #include <vector>
 
 #include "fccl.h"
+#include "lib/handle.h"
 #include "tests/support/catch.h"
-#include "tests/support/text.h"
 #include "tests/support/thread_ranks.h"
 
 using namespace fccl::test;
+
+TEST_CASE("a communicator is not freed while somebody asks it something") {
+  fcclComm_t comm = nullptr;
+  fcclConfig_t config = FCCL_CONFIG_INITIALIZER;
+  config.deviceType = fcclDeviceHost;
+  REQUIRE(fcclCommInitAll(&comm, 1, &config) == fcclSuccess);
+  std::atomic<bool> ended{false};
+  std::jthread ender;
+  {
+    const fccl::Asking asking(comm);
+    REQUIRE(asking.live());
+    // Relaxed: a flag that stands for nothing else.
+    ender = std::jthread([&] { ended.store(fcclCommAbort(comm) == fcclSuccess, std::memory_order_relaxed); });
+    while (fccl::Asking(comm).live()) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    CHECK(!ended.load(std::memory_order_relaxed));
+  }
+  ender.join();
+  CHECK(ended.load(std::memory_order_relaxed));
+}
 
 TEST_CASE("a communicator may be asked anything while another thread ends it") {
   constexpr int kAskers = 3;

@@ -5,18 +5,14 @@
 #include <sstream>
 
 #include "tests/support/catch.h"
+#include "tests/support/topologies.h"
 #include "tuner/needs.h"
 #include "tuner/paper_facts.h"
 
 using namespace fccl;
+using fccl::test::shippedTopology;
 
 namespace {
-
-Topology shipped(const std::string& name) {
-  const Result<Topology> read = readTopology(std::string(FCCL_SOURCE_DIR) + "/transport/topologies/" + name + ".json");
-  REQUIRE(read.ok());
-  return read.value();
-}
 
 Query query(int64_t rows, int64_t cols, bool norm) {
   Query asked;
@@ -57,7 +53,7 @@ std::vector<std::string> tableOfReasons() {
   std::vector<std::string> lines;
   for (const KnownStrategy& strategy : knownStrategies()) {
     for (const Case& one : cases) {
-      const Facts facts = paperFacts(shipped(one.file), one.ranks);
+      const Facts facts = paperFacts(shippedTopology(one.file), one.ranks);
       const Reason reason = notPossible(strategy, query(64, 8192, one.norm), facts);
       std::string verdict = reason.empty() ? "eligible" : reason;
       if (reason.empty() && strategy.row->byNameOnly != nullptr) {
@@ -75,13 +71,13 @@ TEST_CASE("eligibility: within a node, across nodes, without peer access", "[eli
   const Query asked = query(64, 8192, true);
   for (const char* name : {"ONESHOT", "TWOSHOT", "MIN_LATENCY"}) {
     INFO(name);
-    CHECK(why(name, asked, paperFacts(shipped("hgx-h200"), 8)) == "");
-    CHECK(why(name, asked, paperFacts(shipped("cpu-2-sockets"), 8)) == "");
-    CHECK(why(name, asked, paperFacts(shipped("gb200-nvl72"), 4)) == "");
-    CHECK(why(name, asked, paperFacts(shipped("gb200-nvl72"), 8)) ==
+    CHECK(why(name, asked, paperFacts(shippedTopology("hgx-h200"), 8)) == "");
+    CHECK(why(name, asked, paperFacts(shippedTopology("cpu-2-sockets"), 8)) == "");
+    CHECK(why(name, asked, paperFacts(shippedTopology("gb200-nvl72"), 4)) == "");
+    CHECK(why(name, asked, paperFacts(shippedTopology("gb200-nvl72"), 8)) ==
           fmt::format("{} needs all ranks on one node, and these 8 are on 2: memory is mapped within a node only.",
                       name));
-    Topology cut = shipped("hgx-h200");
+    Topology cut = shippedTopology("hgx-h200");
     for (TopologyLink& link : cut.nodes[0].links) {
       if (link.first == 2 && link.second == 5) link.facts.peerAccess = false;
     }
@@ -92,8 +88,8 @@ TEST_CASE("eligibility: within a node, across nodes, without peer access", "[eli
 
 TEST_CASE("eligibility: windows are asked for only where memory can be mapped at all", "[eligibility]") {
   const Query asked = query(64, 8192, true);
-  CHECK(has(why("UB", asked, paperFacts(shipped("hgx-h200"), 8)), "input in a window"));
-  CHECK(has(why("UB", asked, paperFacts(shipped("gb200-nvl72"), 8)), "all ranks on one node"));
+  CHECK(has(why("UB", asked, paperFacts(shippedTopology("hgx-h200"), 8)), "input in a window"));
+  CHECK(has(why("UB", asked, paperFacts(shippedTopology("gb200-nvl72"), 8)), "all ranks on one node"));
 }
 
 TEST_CASE("eligibility: every strategy over generations and multicast has a reason or a row", "[eligibility]") {
@@ -101,7 +97,7 @@ TEST_CASE("eligibility: every strategy over generations and multicast has a reas
   // by those only that use it.
   for (const int sm : {75, 80, 86, 89, 90, 100, 103, 120}) {
     for (const bool multicast : {false, true}) {
-      Topology topology = shipped("hgx-h200");
+      Topology topology = shippedTopology("hgx-h200");
       for (TopologyGpu& gpu : topology.nodes[0].gpus) {
         gpu.sm = sm;
         gpu.multicast = multicast;
@@ -130,9 +126,9 @@ TEST_CASE("eligibility: every strategy over generations and multicast has a reas
 
 TEST_CASE("eligibility: what the strategies need that this version does not have", "[eligibility]") {
   const Query asked = query(64, 8192, true);
-  const Facts rack = paperFacts(shipped("gb200-nvl72"), 8);
-  const Facts pcie = paperFacts(shipped("pcie-l40s"), 8);
-  const Facts host = paperFacts(shipped("cpu-2-sockets"), 2);
+  const Facts rack = paperFacts(shippedTopology("gb200-nvl72"), 8);
+  const Facts pcie = paperFacts(shippedTopology("pcie-l40s"), 8);
+  const Facts host = paperFacts(shippedTopology("cpu-2-sockets"), 2);
   struct Expected {
     const char* strategy;
     const Facts& facts;
@@ -140,7 +136,7 @@ TEST_CASE("eligibility: what the strategies need that this version does not have
   };
   const Expected table[] = {
       {"MNNVL", rack, "not in this version; these ranks and this call have what it needs."},
-      {"MNNVL", paperFacts(shipped("dgx-b200"), 8), "several nodes, and these are all on one"},
+      {"MNNVL", paperFacts(shippedTopology("dgx-b200"), 8), "several nodes, and these are all on one"},
       {"MNNVL", pcie, "needs compute capability 9.0, and the oldest GPU has 8.9"},
       {"NCCL_SYMMETRIC", pcie, "between some of these there is only system"},
       {"MULTICAST_FUSED", pcie, "needs compute capability 9.0, and the oldest GPU has 8.9"},
@@ -163,11 +159,11 @@ TEST_CASE("eligibility: what the strategies need that this version does not have
 }
 
 TEST_CASE("eligibility: LOWPRECISION by name everywhere, and never by AUTO", "[eligibility]") {
-  const Facts pcie = paperFacts(shipped("pcie-l40s"), 8);
+  const Facts pcie = paperFacts(shippedTopology("pcie-l40s"), 8);
   const StrategyRow& row = *known("LOWPRECISION").row;
   REQUIRE(row.byNameOnly != nullptr);
   for (const char* name : {"hgx-h200", "pcie-l40s", "cpu-2-sockets", "dgx-h100"}) {
-    const Facts facts = paperFacts(shipped(name), 4);
+    const Facts facts = paperFacts(shippedTopology(name), 4);
     for (const bool norm : {false, true}) {
       for (const int64_t tokens : {1, 64, 127, 128, 4096}) {
         const Query asked = query(tokens, 8192, norm);
@@ -184,11 +180,12 @@ TEST_CASE("eligibility: LOWPRECISION by name everywhere, and never by AUTO", "[e
     }
   }
   CHECK(has(row.byNameOnly(query(127, 8192, true), pcie), "2097152 bytes and more, and this call has 2080768."));
-  CHECK(has(row.byNameOnly(query(128, 8192, true), paperFacts(shipped("hgx-h200"), 8)),
+  CHECK(has(row.byNameOnly(query(128, 8192, true), paperFacts(shippedTopology("hgx-h200"), 8)),
             "the slowest way between two of these is nvswitch."));
-  CHECK(has(row.byNameOnly(query(128, 8192, true), paperFacts(shipped("cpu-2-sockets"), 2)), "HOST communicator."));
-  CHECK(
-      has(why("LOWPRECISION", query(64, 8192, true), paperFacts(shipped("gb200-nvl72"), 8)), "all ranks on one node"));
+  CHECK(has(row.byNameOnly(query(128, 8192, true), paperFacts(shippedTopology("cpu-2-sockets"), 2)),
+            "HOST communicator."));
+  CHECK(has(why("LOWPRECISION", query(64, 8192, true), paperFacts(shippedTopology("gb200-nvl72"), 8)),
+            "all ranks on one node"));
   // The other strategies may be taken by AUTO.
   for (const StrategyRow& other : strategies()) {
     CHECK((other.byNameOnly == nullptr) == (other.id != fcclStrategyLowPrecision));

@@ -4,19 +4,15 @@
 #include "fccl.h"
 #include "lib/asked_call.h"
 #include "tests/support/catch.h"
+#include "tests/support/topologies.h"
 #include "tuner/compat_trtllm.h"
 #include "tuner/explain.h"
 #include "tuner/paper_facts.h"
 
 using namespace fccl;
+using fccl::test::shippedFacts;
 
 namespace {
-
-Facts shipped(const char* name, int ranks) {
-  const Result<Topology> read = readTopology(std::string(FCCL_SOURCE_DIR) + "/transport/topologies/" + name + ".json");
-  REQUIRE(read.ok());
-  return paperFacts(read.value(), ranks);
-}
 
 fcclQuery_t asked(fcclFusionPattern_t pattern, int64_t tokens, int64_t hidden = 8192) {
   fcclQuery_t query = FCCL_QUERY_INITIALIZER;
@@ -48,7 +44,7 @@ constexpr auto kNvfp4 = fcclPatternResidualRmsNormQuantNvfp4;
 }  // namespace
 
 TEST_CASE("worked example: four B200, 64 tokens: ONESHOT by the table, here too", "[explain]") {
-  const Facts facts = shipped("dgx-b200", 4);
+  const Facts facts = shippedFacts("dgx-b200", 4);
   std::string steps;
   CHECK(original(facts, kNorm, 64, 8192, &steps) == "ONESHOT");
   CHECK(steps ==
@@ -68,7 +64,7 @@ TEST_CASE("worked example: four B200, 64 tokens: ONESHOT by the table, here too"
 }
 
 TEST_CASE("worked example: eight H100, 64 tokens: NCCL by the table; here the model decides", "[explain]") {
-  const Facts facts = shipped("dgx-h100", 8);
+  const Facts facts = shippedFacts("dgx-h100", 8);
   CHECK(original(facts, kNorm, 64) == "NCCL");
   const Explanation explanation = ours(facts, asked(kNorm, 64));
   CHECK(
@@ -77,13 +73,13 @@ TEST_CASE("worked example: eight H100, 64 tokens: NCCL by the table; here the mo
 }
 
 TEST_CASE("worked example: eight B200, 64 tokens: ONESHOT", "[explain]") {
-  const Facts facts = shipped("dgx-b200", 8);
+  const Facts facts = shippedFacts("dgx-b200", 8);
   CHECK(original(facts, kNorm, 64) == "ONESHOT");
   CHECK(ours(facts, asked(kNorm, 64)).choice == "ONESHOT");
 }
 
 TEST_CASE("worked example: eight GPUs of an NVL72, NVFP4: NCCL by the original, MNNVL's place here", "[explain]") {
-  const Facts facts = shipped("gb200-nvl72", 8);
+  const Facts facts = shippedFacts("gb200-nvl72", 8);
   std::string steps;
   CHECK(original(facts, kNvfp4, 64, 8192, &steps) == "NCCL");
   CHECK(has(steps, "does not fuse this pattern: passed on."));
@@ -101,25 +97,25 @@ TEST_CASE("worked example: eight GPUs of an NVL72, NVFP4: NCCL by the original, 
 }
 
 TEST_CASE("compat: what sends a call to NCCL before the table", "[explain]") {
-  const Facts b200 = shipped("dgx-b200", 8);
+  const Facts b200 = shippedFacts("dgx-b200", 8);
   CHECK(original(b200, kNorm, 4096) == "TWOSHOT");
   CHECK(original(b200, kNorm, 4097) == "NCCL");            // 64 MiB and a row
   CHECK(original(b200, fcclPatternRmsNorm, 1) == "NCCL");  // no column
   CHECK(original(b200, kNorm, 1, 16384) == "NCCL");        // out of range
-  CHECK(original(shipped("pcie-l40s", 4), kNorm, 1) == "NCCL");
-  CHECK(original(shipped("dgx-b200", 1), kNorm, 1) == "none");
+  CHECK(original(shippedFacts("pcie-l40s", 4), kNorm, 1) == "NCCL");
+  CHECK(original(shippedFacts("dgx-b200", 1), kNorm, 1) == "none");
   Facts apart = b200;
   apart.group.peerAccess = false;
   CHECK(original(apart, kNorm, 1) == "NCCL");
   // Three ranks count as two, and no fabric's MNNVL takes three.
-  CHECK(original(shipped("dgx-b200", 3), kNorm, 1) == "ONESHOT");
-  CHECK(original(shipped("gb200-nvl72", 6), kNorm, 1) == "NCCL");
+  CHECK(original(shippedFacts("dgx-b200", 3), kNorm, 1) == "ONESHOT");
+  CHECK(original(shippedFacts("gb200-nvl72", 6), kNorm, 1) == "NCCL");
 }
 
 TEST_CASE("explain: every strategy is there, the choice is marked, and a name that cannot is told why", "[explain]") {
   fcclQuery_t query = asked(kNorm, 256);
   query.strategy = fcclStrategyUb;
-  const Facts facts = shipped("hgx-h200", 4);
+  const Facts facts = shippedFacts("hgx-h200", 4);
   Explanation explanation = ours(facts, query);
   CHECK(explanation.choice.empty());
   CHECK(has(explanation.text(), "Asked for by name: UB needs the input in a window"));

@@ -5,10 +5,12 @@
 #include <tuple>
 
 #include "tests/support/catch.h"
+#include "tests/support/topologies.h"
 #include "tuner/paper_facts.h"
 #include "tuner/static_table.h"
 
 using namespace fccl;
+using fccl::test::shippedFacts;
 
 namespace {
 
@@ -30,12 +32,6 @@ Query normQuery(int64_t rows, int64_t cols) {
   query.rows = rows;
   query.cols = cols;
   return query;
-}
-
-Facts shipped(const char* name, int ranks) {
-  const Result<Topology> read = readTopology(fmt::format("{}/transport/topologies/{}.json", FCCL_SOURCE_DIR, name));
-  REQUIRE(read.ok());
-  return paperFacts(read.value(), ranks);
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -157,7 +153,7 @@ TEST_CASE("AUTO on GPUs with links: the table, and the model where the table has
   };
   for (const Expected& expected : expectations) {
     const Decision decision =
-        decide(normQuery(expected.tokens, expected.hidden), shipped(expected.file, expected.ranks));
+        decide(normQuery(expected.tokens, expected.hidden), shippedFacts(expected.file, expected.ranks));
     std::string steps;
     for (const std::string& step : decision.steps) steps += step + "\n";
     INFO(expected.file << ", " << expected.ranks << " ranks, " << expected.tokens << " tokens:\n" << steps);
@@ -166,7 +162,7 @@ TEST_CASE("AUTO on GPUs with links: the table, and the model where the table has
     CHECK(has(steps, expected.step));
   }
   // Nothing crosses nodes.
-  const Decision rack = decide(normQuery(64, 8192), shipped("gb200-nvl72", 8));
+  const Decision rack = decide(normQuery(64, 8192), shippedFacts("gb200-nvl72", 8));
   if (findStrategy(static_cast<fcclStrategy_t>(0)) == nullptr) {
     CHECK(rack.row == nullptr);
     CHECK(has(rack.steps.back(), "needs all ranks on one node"));
@@ -174,7 +170,7 @@ TEST_CASE("AUTO on GPUs with links: the table, and the model where the table has
 }
 
 TEST_CASE("AUTO: a rate that is not known leaves the rule", "[table]") {
-  Facts facts = shipped("pcie-l40s", 4);
+  Facts facts = shippedFacts("pcie-l40s", 4);
   facts.group.gigabytesPerSecond = 0;
   const Decision decision = decide(normQuery(1, 4096), facts);
   REQUIRE(decision.steps.size() == 3);

@@ -7,22 +7,17 @@
 #include "tests/support/catch.h"
 #include "tests/support/scoped_file.h"
 #include "tests/support/scoped_variable.h"
+#include "tests/support/topologies.h"
 #include "transport/topology.h"
 
 using namespace fccl;
 using fccl::test::ScopedFile;
 using fccl::test::ScopedVariable;
+using fccl::test::shippedTopology;
 
 namespace {
 
 const std::filesystem::path kShipped = std::filesystem::path(FCCL_SOURCE_DIR) / "transport/topologies";
-
-Topology shipped(const std::string& name) {
-  const Result<Topology> read = readTopology((kShipped / (name + ".json")).string());
-  INFO(read.status().message());
-  REQUIRE(read.ok());
-  return read.value();
-}
 
 GroupFacts factsOf(const Topology& topology, int ranks) { return groupFacts(topology, placeInOrder(topology, ranks)); }
 
@@ -43,7 +38,7 @@ TEST_CASE("topology: every shipped file is right and says where its figures are 
   for (const auto& entry : std::filesystem::directory_iterator(kShipped)) {
     INFO(entry.path());
     files++;
-    const Topology topology = shipped(entry.path().stem().string());
+    const Topology topology = shippedTopology(entry.path().stem().string());
     CHECK_FALSE(topology.name.empty());
     CHECK_FALSE(topology.source.empty());
     CHECK(topology.notes.empty());
@@ -65,7 +60,7 @@ TEST_CASE("topology: every shipped file is right and says where its figures are 
 }
 
 TEST_CASE("topology: what ranks of the shipped machines have in common", "[topology]") {
-  const GroupFacts h100 = factsOf(shipped("dgx-h100"), 8);
+  const GroupFacts h100 = factsOf(shippedTopology("dgx-h100"), 8);
   CHECK(h100.nodes == 1);
   CHECK(h100.sm == 90);
   CHECK(h100.link == LinkKind::kNvswitch);
@@ -74,27 +69,27 @@ TEST_CASE("topology: what ranks of the shipped machines have in common", "[topol
   CHECK_FALSE(h100.oneFabric);
   CHECK(h100.gigabytesPerSecond == 364);
 
-  const GroupFacts rack = factsOf(shipped("gb200-nvl72"), 8);
+  const GroupFacts rack = factsOf(shippedTopology("gb200-nvl72"), 8);
   CHECK(rack.nodes == 2);
   CHECK(rack.sm == 100);
   CHECK(rack.link == LinkKind::kFabric);
   CHECK(rack.oneFabric);
-  CHECK(factsOf(shipped("gb200-nvl72"), 4).nodes == 1);
-  CHECK(factsOf(shipped("gb200-nvl72"), 72).nodes == 18);
+  CHECK(factsOf(shippedTopology("gb200-nvl72"), 4).nodes == 1);
+  CHECK(factsOf(shippedTopology("gb200-nvl72"), 72).nodes == 18);
 
-  const Topology pcie = shipped("pcie-l40s");
+  const Topology pcie = shippedTopology("pcie-l40s");
   CHECK(factsOf(pcie, 4).link == LinkKind::kPcie);
   CHECK(factsOf(pcie, 8).link == LinkKind::kSystem);
   CHECK(factsOf(pcie, 8).gigabytesPerSecond == 20);
   CHECK_FALSE(factsOf(pcie, 8).multicast);
 
-  CHECK(placeInOrder(shipped("cpu-2-sockets"), 4).empty());
-  CHECK(factsOf(shipped("cpu-2-sockets"), 4).sm == 0);
+  CHECK(placeInOrder(shippedTopology("cpu-2-sockets"), 4).empty());
+  CHECK(factsOf(shippedTopology("cpu-2-sockets"), 4).sm == 0);
 
   // Nine ranks on eight GPUs.
-  CHECK(factsOf(shipped("hgx-h200"), 9).ranksPerGpu == 2);
-  CHECK(factsOf(shipped("hgx-h200"), 8).ranksPerGpu == 1);
-  CHECK(factsOf(shipped("hgx-h200"), 1).link == LinkKind::kSelf);
+  CHECK(factsOf(shippedTopology("hgx-h200"), 9).ranksPerGpu == 2);
+  CHECK(factsOf(shippedTopology("hgx-h200"), 8).ranksPerGpu == 1);
+  CHECK(factsOf(shippedTopology("hgx-h200"), 1).link == LinkKind::kSelf);
 }
 
 TEST_CASE("topology: a pair without a link has no peer access, and is named", "[topology]") {
@@ -194,7 +189,7 @@ TEST_CASE("topology: a file that is wrong is refused by its name, the place and 
 }
 
 TEST_CASE("topology: every byte cut off or changed gives a topology or a sentence", "[topology]") {
-  const std::string good = topologyJson(shipped("pcie-l40s"));
+  const std::string good = topologyJson(shippedTopology("pcie-l40s"));
   int refused = 0;
   for (size_t i = 0; i < good.size(); i += 7) {
     std::string damaged = good;
@@ -218,8 +213,8 @@ TEST_CASE("topology: files that cannot be read or written", "[topology]") {
 
   ScopedFile file("topology.json");
   file.write("old");
-  REQUIRE(writeTopology(shipped("dgx-b200"), file.path()).ok());
-  CHECK(readTopology(file.path()).value() == shipped("dgx-b200"));
+  REQUIRE(writeTopology(shippedTopology("dgx-b200"), file.path()).ok());
+  CHECK(readTopology(file.path()).value() == shippedTopology("dgx-b200"));
 }
 
 TEST_CASE("topology: a file that is nested deeply is refused as any other", "[topology]") {
@@ -233,7 +228,7 @@ TEST_CASE("topology: a file that is nested deeply is refused as any other", "[to
 TEST_CASE("topology: neither a pipe nor a device is waited for, replaced or written to", "[topology]") {
   const ScopedFile pipe("fccl_topology_pipe");
   REQUIRE(::mkfifo(pipe.path().c_str(), 0600) == 0);
-  const Topology topology = shipped("dgx-h100");
+  const Topology topology = shippedTopology("dgx-h100");
   for (const std::string& path : {pipe.path(), std::string("/dev/null")}) {
     const Result<Topology> read = readTopology(path);
     CHECK(read.status().code() == fcclInvalidArgument);
@@ -248,12 +243,12 @@ TEST_CASE("topology: neither a pipe nor a device is waited for, replaced or writ
 TEST_CASE("topology: what a link leads to is replaced, not the link", "[topology]") {
   const ScopedFile file("fccl_topology_target.json");
   const ScopedFile link("fccl_topology_link.json");
-  const Topology topology = shipped("dgx-h100");
+  const Topology topology = shippedTopology("dgx-h100");
   REQUIRE(writeTopology(topology, file.path()).ok());
   std::filesystem::create_symlink(file.path(), link.path());
-  REQUIRE(writeTopology(shipped("dgx-b200"), link.path()).ok());
+  REQUIRE(writeTopology(shippedTopology("dgx-b200"), link.path()).ok());
   CHECK(std::filesystem::is_symlink(link.path()));
-  CHECK(readTopology(file.path()).value() == shipped("dgx-b200"));
+  CHECK(readTopology(file.path()).value() == shippedTopology("dgx-b200"));
 }
 
 TEST_CASE("topology: hwloc's XML gives the CPU side", "[topology]") {
@@ -311,7 +306,7 @@ TEST_CASE("topology: a communicator reads FCCL_TOPO_FILE and rank 0 writes FCCL_
     const ScopedVariable from("FCCL_TOPO_FILE", (kShipped / "dgx-h100.json").c_str());
     REQUIRE(fcclCommInitAll(comms, 2, &config) == fcclSuccess);
     destroy();
-    CHECK(readTopology(dump.path()).value() == shipped("dgx-h100"));
+    CHECK(readTopology(dump.path()).value() == shippedTopology("dgx-h100"));
   }
   {
     dump.write("{\"format\": 1}");
