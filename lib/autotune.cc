@@ -120,8 +120,7 @@ Status Autotune::measure(Communicator& communicator, CheckedCall& call) {
     return {};
   }
   FCCL_TRY_ASSIGN(const TuningTable results, run.value()->all(communicator.facts().tuned.get()));
-  run.value()->keep(results);
-  return {};
+  return run.value()->end(results);
 }
 
 }  // namespace fccl

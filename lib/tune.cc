@@ -44,8 +44,7 @@ Status tune(Communicator& communicator, const fcclQuery_t* calls, int n, int bud
   const std::shared_ptr<const TuningTable> known = communicator.facts().tuned;
   FCCL_TRY_ASSIGN(const TuningTable results, run->all(known.get()));
   FCCL_INFO("Tuned {} points; no time for {}.", results.points(), run->leftOut());
-  run->keep(results);
-  return {};
+  return run->end(results);
 }
 
 fcclResult_t tuneNow(fcclComm_t comm, const fcclQuery_t* calls, int n, int budgetMs) {

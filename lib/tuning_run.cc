@@ -95,7 +95,11 @@ Result<std::unique_ptr<TuningRun>> TuningRun::begin(Communicator& communicator, 
     return failure(fcclInvalidUsage, "Rank 0 and rank {} tune different shapes; pass the same on every rank.",
                    other - all.begin());
   }
-  FCCL_TRY(communicator.bootstrap().agree(run->open()));
+  if (const Status opened = communicator.bootstrap().agree(run->open()); !opened.ok()) {
+    run.reset();
+    FCCL_TRY(communicator.bootstrap().barrier());  // as in end()
+    return opened;
+  }
   return run;
 }
 
@@ -190,13 +194,18 @@ Status TuningRun::measureAll(std::span<const fcclQuery_t> asked, const TuningTab
   return {};
 }
 
-void TuningRun::keep(const TuningTable& results) {
+Status TuningRun::end(const TuningTable& results) {
+  // Giving GPU memory back waits for the GPU. Where ranks share one, a rank that already makes calls would wait there
+  // for a rank that is still here.
+  bench_.reset();
+  FCCL_TRY(communicator_.bootstrap().barrier());
   communicator_.adopt(results);
   const std::string& path = communicator_.options().tuningFile;
-  if (communicator_.rank() != 0 || path.empty() || results.points() == 0) return;
+  if (communicator_.rank() != 0 || path.empty() || results.points() == 0) return {};
   // A failure to save what was measured is no failure to tune: it is in use already.
   const Status saved = saveTuning(path, communicator_.tuningMachine(), results);
   if (!saved.ok()) FCCL_WARN("What was tuned is not kept, since {}", saved.message());
+  return {};
 }
 
 fcclQuery_t TuningRun::resized(const fcclQuery_t& asked, int64_t size) {

@@ -28,8 +28,9 @@ class TuningRun {
   // nothing to choose. `share`: microseconds that it should take.
   Result<std::optional<TuningPoint>> measure(const fcclQuery_t& asked, double share);
 
-  // AUTO takes them from now on, on all ranks alike, and rank 0 adds them to its tuning file.
-  void keep(const TuningTable& results);
+  // The end of a run that has gone well. AUTO takes the results from now on, on all ranks alike, and rank 0 adds them
+  // to its tuning file.
+  Status end(const TuningTable& results);
 
   // The query of the same kind with as many tokens, or without a norm, bytes.
   static fcclQuery_t resized(const fcclQuery_t& asked, int64_t size);

@@ -66,6 +66,25 @@ TEST_CASE("CUDA tune: AUTO takes what was measured, on all ranks alike, and resu
   }
 }
 
+TEST_CASE("CUDA tune: a rank that goes on at once waits for nobody who still gives back what tuning took") {
+  FCCL_NEED_GPUS(1);
+  CudaRanks cuda(2);
+  cuda.group().run(
+      "tune and call",
+      [&](Rank& rank) {
+        RankDevice& device = cuda.device(rank.rank);
+        void* const data = device.take(4096);
+        for (int i = 0; i < 20; ++i) {
+          fcclQuery_t query = FCCL_QUERY_INITIALIZER;
+          query.hidden = 4096 << i % 8;
+          rank.ok(fcclCommTune(rank.comm, &query, 1, 200), "fcclCommTune");
+          rank.ok(fcclAllReduce(data, data, 1000, fcclFloat32, fcclSum, rank.comm, device.stream()), "fcclAllReduce");
+        }
+        device.synchronize();
+      },
+      Seconds(60));
+}
+
 TEST_CASE("CUDA tune: in windows too, which are gone afterwards") {
   FCCL_NEED_GPUS(1);
   CudaRanks cuda(2);
