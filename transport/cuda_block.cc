@@ -184,7 +184,15 @@ class OpenedBlock final : public CudaBlock {
     const CurrentDevice current(device);
     FCCL_CUDA(current.code());
     void* mapped = nullptr;
-    FCCL_CUDA(cudaIpcOpenMemHandle(&mapped, ticket.handle, cudaIpcMemLazyEnablePeerAccess));
+    const cudaError_t opened = cudaIpcOpenMemHandle(&mapped, ticket.handle, cudaIpcMemLazyEnablePeerAccess);
+    if (opened == cudaErrorDeviceUninitialized) {
+      (void)cudaGetLastError();
+      return failure(fcclUnhandledCudaError,
+                     "cudaIpcOpenMemHandle takes this process for the one that made the memory (\"invalid device "
+                     "context\"), as it does where both have one number, each in a process namespace of its own; "
+                     "FCCL_CUDA_MEMORY=auto and vmm do without it.");
+    }
+    if (opened != cudaSuccess) return cudaFailure(opened, "cudaIpcOpenMemHandle", __FILE_NAME__, __LINE__);
     data_ = static_cast<char*>(mapped);
     return {};
   }

@@ -35,28 +35,41 @@ std::string leaveNamespaces() {
 // Why there are none here; empty where there are.
 std::string noContainers() { return runInChild(leaveNamespaces); }
 
-// This program goes on as number 1 of a process namespace; what it was waits for its end. Empty, or why it cannot.
-std::string enterContainer() {
-  if (std::string error = leaveNamespaces(); !error.empty()) return error;
-  const pid_t inner = fork();
-  if (inner == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getpid() != 1) return "not number 1 of a process namespace";
-    // A /proc of the new processes, which CUDA reads; seen by nobody else.
-    if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        mount("proc", "/proc", "proc", 0, nullptr) != 0)
-      return fmt::format("mount: {}", std::strerror(errno));
-    return "";
-  }
+// Waits for the end of a process, and ends as it did.
+[[noreturn]] void endLike(pid_t child) {
   int status = 0;
-  waitpid(inner, &status, 0);
+  waitpid(child, &status, 0);
   if (WIFSIGNALED(status)) raise(WTERMSIG(status));
   _exit(WEXITSTATUS(status));
 }
 
-// `argument`: "end": rank 1 ends without a word after the first calls.
+// This program goes on as a process of a namespace in which it has this number, from 2 on; what it was waits for its
+// end. Empty, or why it cannot.
+std::string enterContainer(pid_t number) {
+  if (std::string error = leaveNamespaces(); !error.empty()) return error;
+  const pid_t first = fork();
+  if (first != 0) endLike(first);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // A /proc of the new processes, which CUDA reads; seen by nobody else.
+  if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      mount("proc", "/proc", "proc", 0, nullptr) != 0) {
+    return fmt::format("mount: {}", std::strerror(errno));
+  }
+  for (;;) {
+    const pid_t next = fork();
+    if (next == 0 && getpid() >= number) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      return getpid() == number ? "" : fmt::format("process {} in place of {}", getpid(), number);
+    }
+    if (next == 0) _exit(0);
+    if (next >= number) endLike(next);
+    waitpid(next, nullptr, 0);
+  }
+}
+
+// `argument`: "alike": the ranks have the same process number; "end": rank 1 ends without a word after the first calls.
 int contained(RankProcess& self) {
-  if (const std::string reason = enterContainer(); !reason.empty()) {
+  if (const std::string reason = enterContainer(self.argument == "alike" ? 2 : 2 + self.rank); !reason.empty()) {
     self.send("wrong " + reason);
     return 1;
   }
@@ -74,7 +87,7 @@ int contained(RankProcess& self) {
   self.send("right");
   self.receive();
   if (self.argument == "end") {
-    if (self.rank == 1) _exit(0);  // number 1 of a namespace does not get signals from itself
+    if (self.rank == 1) _exit(0);
     void* const data = device.take(1000);
     // Enqueued before or after that end, it does not go on for ever.
     (void)fcclAllReduce(data, data, 100, fcclFloat32, fcclSum, comm, device.stream());
@@ -105,6 +118,23 @@ TEST_CASE("CUDA containers: ranks that do not see each other's processes share m
     processes.expectAll("right", Milliseconds(60'000));
     processes.tellAll("go on");
     processes.expectAllExit();
+  }
+}
+
+TEST_CASE("CUDA containers: ranks with the same process number share by descriptors, and cudaIpc says why it cannot") {
+  FCCL_NEED_GPUS(1);
+  if (const std::string reason = noContainers(); !reason.empty()) FCCL_SKIP(reason);
+  ProcessRanks processes("cuda-contained", 2, {}, "alike");
+  processes.relayId();
+  processes.expectAll("right", Milliseconds(60'000));
+  processes.tellAll("go on");
+  processes.expectAllExit();
+
+  ProcessRanks ipc("cuda-contained", 2, {{"FCCL_CUDA_MEMORY", "ipc"}}, "alike");
+  ipc.relayId();
+  for (int r = 0; r < 2; ++r) {
+    const std::string said = ipc.expect(r, "failed", Milliseconds(60'000));
+    CHECK(said.find("a process namespace of its own; FCCL_CUDA_MEMORY=auto") != std::string::npos);
   }
 }
 
