@@ -46,6 +46,8 @@ Status initNccl(fcclComm_t* comm, nccl::Comm ncclComm, const fcclConfig_t* confi
                                                      return gatherOverNccl(*over, own, all, bytes);
                                                    }));
   options.value().ncclComm = ncclComm;
+  // A program that has its ways with NCCL is not made to wait for the GPU, unless it asks for that.
+  options.value().autotune = options.value().autotune.value_or(false);
   FCCL_TRY_ASSIGN(std::unique_ptr<Communicator> communicator,
                   Communicator::create(id, over->rank(), over->ranks(), options.value()));
   *comm = makeHandle(std::move(communicator));
