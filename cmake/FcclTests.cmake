@@ -76,6 +76,7 @@ endfunction()
 # fccl-perf. Its parts are linked into the unit tests as well.
 file(GLOB sources CONFIGURE_DEPENDS tests/perf/*.cc)
 list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
+list(APPEND sources tools/words.cc)
 if(fccl_have_cuda)
   list(FILTER sources EXCLUDE REGEX "/cuda_absent\\.cc$")
   list(APPEND sources tests/perf/cuda/cuda_perf.cc tests/perf/cuda/nccl.cc tests/perf/cuda/kernel_gate.cu)

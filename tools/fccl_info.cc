@@ -1,6 +1,6 @@
 // fccl-info: what FCCL knows of a machine, this one or one of a topology file, and what it would do on it.
 //   fccl-info                                                            this machine
-//   fccl-info --topo gb200-nvl72.json --ranks 8 --tokens 64 --hidden 8192 --pattern residual_rms_norm_nvfp4
+//   fccl-info --topo gb200-nvl72.json --ranks 8 --tokens 64 --hidden 8192 --pattern residual_rms_norm_quant_nvfp4
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -42,16 +42,6 @@ struct Words {
   std::string plot;
   std::string tuningFile;
 };
-
-fcclStrategy_t strategyOf(const std::string& word) {
-  if (plainWord(word) == "auto") return fcclStrategyAuto;
-  std::string known = "auto";
-  for (const StrategyRow& row : strategies()) {
-    if (plainWord(row.name) == plainWord(word)) return row.id;
-    known += ", " + plainWord(row.name);
-  }
-  throw std::invalid_argument(fmt::format("--strategy is {}; it can be {}.", word, known));
-}
 
 fcclQuery_t askedOf(const Words& words) {
   fcclQuery_t asked = FCCL_QUERY_INITIALIZER;
@@ -237,8 +227,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 72));
   app.add_option("--tokens", words.tokens, "rows of the call to decide on")->check(CLI::PositiveNumber);
   app.add_option("--hidden", words.hidden, "columns")->capture_default_str();
-  app.add_option("--pattern", words.pattern, "as residual_rms_norm_nvfp4")->capture_default_str();
-  app.add_option("--dtype", words.dtype, "bf16, fp16 or fp32")->capture_default_str();
+  app.add_option("--pattern", words.pattern, "as residual_rms_norm_quant_nvfp4")->capture_default_str();
+  app.add_option("--dtype", words.dtype, "as bf16")->capture_default_str();
   app.add_option("--strategy", words.strategy, "by name, to see whether it can do the call")->capture_default_str();
   app.add_flag("--windows", words.windows, "the buffers lie in registered windows");
   app.add_option("--compat", words.compat, "trtllm: what TensorRT-LLM's AUTO answers")
