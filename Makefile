@@ -5,7 +5,7 @@
 #   JOBS=N               compilers and tests at a time
 #   CMAKE_ARGS=...       more arguments for cmake, as -DFCCL_CUDA=OFF
 #   PREFIX=/usr/local    where `make install` puts the library
-#   REPORT=FILE          what `make gpu-check` writes
+#   REPORT=FILE          what `make gpu-check` and `make nccl-check` write
 #   TIDY=all             `make lint` gives clang-tidy all files, not only those that changed
 SAN ?=
 LABEL ?=
@@ -14,7 +14,7 @@ JOBS ?= $(shell nproc)
 CMAKE_ARGS ?=
 PREFIX ?= /usr/local
 TIDY ?= changed
-REPORT ?= $(BUILD)/gpu-check.md
+REPORT ?= $(BUILD)/$@.md
 
 BUILD := build$(if $(SAN),-$(SAN))
 
@@ -24,7 +24,7 @@ export ASAN_OPTIONS ?= detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS ?= print_stacktrace=1
 export TSAN_OPTIONS ?= halt_on_error=1:second_deadlock_stack=1
 
-.PHONY: all deps configure test demo gpu-check lint format install clean
+.PHONY: all deps configure test demo gpu-check nccl-check lint format install clean
 
 all: configure
 	$(run) cmake --build $(BUILD) -j $(JOBS)
@@ -49,6 +49,10 @@ demo: all
 # Everything that needs a GPU, on however many there are; the report is REPORT.
 gpu-check: all
 	./cmake/gpu_check.sh $(BUILD) $(REPORT)
+
+# The same of what needs NCCL, and PyTorch.
+nccl-check: all
+	./cmake/nccl_check.sh $(BUILD) $(REPORT)
 
 # clang-tidy cannot read GCC's precompiled headers, so it gets a configuration without them; nothing is built there.
 lint: deps

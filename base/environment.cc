@@ -167,6 +167,8 @@ constexpr std::array kVariables{
     Variable{"FCCL_TOPO_FILE", [](auto, auto value, auto* e) { return take(value, &e->topologyFile); }},
     Variable{"FCCL_TOPO_DUMP", [](auto, auto value, auto* e) { return take(value, &e->topologyDump); }},
     Variable{"FCCL_TUNING_FILE", [](auto, auto value, auto* e) { return take(value, &e->tuningFile); }},
+    Variable{"FCCL_AUTOTUNE",
+             [](auto name, auto value, auto* e) { return parseChoice(name, value, kSwitch, &e->autotune); }},
     Variable{"FCCL_HOSTID", [](auto name, auto value, auto* e) { return parseHostId(name, value, &e->hostId); }},
 };
 

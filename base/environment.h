@@ -46,6 +46,7 @@ struct Environment {
   std::optional<std::string> topologyFile;          // FCCL_TOPO_FILE
   std::optional<std::string> topologyDump;          // FCCL_TOPO_DUMP
   std::optional<std::string> tuningFile;            // FCCL_TUNING_FILE
+  std::optional<bool> autotune;                     // FCCL_AUTOTUNE=0|1
   std::optional<std::string> hostId;                // FCCL_HOSTID
 
   // A bad value is fcclInvalidArgument naming variable, value and the values allowed. `environment` is a list of

@@ -2,49 +2,11 @@
 # make gpu-check: every GPU test on the GPUs of this machine, the long ones too, then a few under compute-sanitizer, then
 # times. Writes a report and ends with status 0 only if all of it was run and was right.
 #   gpu_check.sh BUILD_FOLDER REPORT
-set -uo pipefail
 build=$1
 report=$2
-failed=0
-logs=$build/gpu-check
-mkdir -p "$logs"
+. "$(dirname "$0")/report.sh"
 
-if ! nvidia-smi -L >"$logs/gpus" 2>/dev/null || ! [ -s "$logs/gpus" ]; then
-  echo "gpu-check: there is no GPU here (nvidia-smi finds none)" >&2
-  exit 1
-fi
-gpus=$(wc -l <"$logs/gpus")
-
-say() { echo "$*" | tee -a "$report"; }
-# check NAME SECONDS COMMAND...: one line of the report; the output stays in the log.
-check() {
-  local name=$1 limit=$2 log status begin=$SECONDS
-  log="$logs/${name//[^a-zA-Z0-9]/_}.log"
-  shift 2
-  timeout "$limit" "$@" >"$log" 2>&1
-  status=$?
-  local skipped=""
-  if [ $status -eq 4 ]; then  # the test programs' status for "passed, but for tests that were skipped"
-    status=0
-    skipped="$(grep -c SKIPPED "$log") skipped, "
-  fi
-  grep -q "No tests ran" "$log" && status=90
-  if [ $status -eq 0 ]; then
-    say "| $name | passed | $((SECONDS - begin)) s | $skipped$(grep -hoE '[0-9]+ (test cases|assertions)|All tests passed.*|ERROR SUMMARY: [0-9]+ errors|[0-9]+ hazards' "$log" | tail -1) |"
-  else
-    failed=1
-    say "| $name | FAILED ($status) | $((SECONDS - begin)) s | $log |"
-    tail -25 "$log" >&2
-  fi
-}
-
-: >"$report"
-say "# gpu-check"
-say ""
-say "$(date -u +%Y-%m-%d), $gpus x $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1), commit $(git describe --always --dirty 2>/dev/null || echo unknown)"
-say ""
-say "| what | result | time | |"
-say "| --- | --- | --- | --- |"
+begin_report gpu-check
 tests=$build/fccl-gpu-tests
 # Those that need one GPU.
 long_checks() {
@@ -101,6 +63,4 @@ for ranks in 2 4 8; do
     say '```'
   done
 done
-say ""
-[ $failed -eq 0 ] && say "All of it passed." || say "NOT all of it passed."
-exit $failed
+end_report

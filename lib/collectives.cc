@@ -8,12 +8,18 @@ using namespace fccl;
 
 namespace {
 
+Status carryOut(Communicator& communicator, CheckedCall& call) {
+  if (communicator.autotune().wants(communicator, call)) [[unlikely]]
+    FCCL_TRY(communicator.autotune().measure(communicator, call));
+  return communicator.run(call);
+}
+
 fcclResult_t allReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDataType_t datatype, fcclRedOp_t op,
                        fcclComm_t comm, fcclStream_t stream) {
   return insideCommunicator("fcclAllReduce", comm, [&](Communicator& communicator) -> Status {
     CheckedCall call;
     FCCL_TRY(checkAllReduce(sendbuff, recvbuff, count, datatype, op, stream, communicator.deviceType(), &call));
-    return communicator.run(call);
+    return carryOut(communicator, call);
   });
 }
 
@@ -21,7 +27,7 @@ fcclResult_t allReduceFused(const fcclFusedArgs_t* args, fcclComm_t comm, fcclSt
   return insideCommunicator("fcclAllReduceFused", comm, [&](Communicator& communicator) -> Status {
     CheckedCall call;
     FCCL_TRY(checkAllReduceFused(args, stream, communicator.deviceType(), &call));
-    return communicator.run(call);
+    return carryOut(communicator, call);
   });
 }
 
@@ -31,9 +37,10 @@ template <class Check, class Call>
                                                           Call&& call) {
   return group::spoil(withCommunicator(function, comm, [&](Communicator& communicator) -> Status {
     FCCL_TRY(communicator.usable());
-    CheckedCall unused;
-    FCCL_TRY(check(communicator.deviceType(), &unused));
-    group::defer(comm, communicator.callsWait(), std::forward<Call>(call));
+    CheckedCall checked;
+    FCCL_TRY(check(communicator.deviceType(), &checked));
+    const bool waits = communicator.callsWait() || communicator.autotune().wants(communicator, checked);
+    group::defer(comm, waits, std::forward<Call>(call));
     return {};
   }));
 }

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "kernels/host/world.h"
+#include "lib/autotune.h"
 #include "lib/config.h"
 #include "lib/engine.h"
 #include "lib/errors.h"
@@ -52,6 +53,14 @@ class Communicator {
   // Collective: a window of all ranks' buffers, until closeWindow(), which is local. See Engine::mapWindow.
   Result<fcclWindow_t> openWindow(void* buffer, size_t bytes);
   void closeWindow(fcclWindow_t window);
+
+  // The query of the call, with the windows that its buffers lie in entered into the call.
+  Query queryOf(CheckedCall& call) const;
+  // Whether such a call has been carried out before, and would be alike again.
+  bool isPlanned(const Query& query, fcclStrategy_t strategy) {
+    return plans_.find(PlanKey::of(query, strategy)) != nullptr;
+  }
+  Autotune& autotune() { return *autotune_; }
 
   // As fcclDevicePushInit; the shape is right by itself.
   Status preparePush(int64_t tokens, int64_t hidden, fcclDataType_t dtype, fcclDevicePush_t* push) const {
@@ -96,8 +105,6 @@ class Communicator {
 
   // The row that the call takes, or why there is none.
   Result<const StrategyRow*> chooseRow(const Query& query, fcclStrategy_t strategy) const;
-  // The query of the call, with the windows that its buffers lie in entered into the call.
-  Query queryOf(CheckedCall& call) const;
   Result<const Plan*> makePlan(const PlanKey& key, const Query& query, const CheckedCall& call);
   // FCCL_CHECK.
   Status compareCalls(const CheckedCall& call);
@@ -121,6 +128,7 @@ class Communicator {
   std::optional<Topology> topology_;
   uint32_t firstCall_ = 0;
   PlanCache plans_;
+  std::optional<Autotune> autotune_;  // once the facts are known
   WindowTable windows_;
   std::unique_ptr<Engine> engine_;
 

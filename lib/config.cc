@@ -71,6 +71,7 @@ Status takeEnvironment(const Environment& environment, Options* options) {
   options->topologyFile = environment.topologyFile.value_or(options->topologyFile);
   options->topologyDump = environment.topologyDump.value_or(options->topologyDump);
   options->tuningFile = environment.tuningFile.value_or(options->tuningFile);
+  if (environment.autotune) options->autotune = environment.autotune;
   options->hostId = environment.hostId.value_or(options->hostId);
   options->strategy = environment.strategy.value_or(options->strategy);
   options->checkCalls = environment.checkCalls.value_or(options->checkCalls);

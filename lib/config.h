@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "base/environment.h"
@@ -39,10 +40,11 @@ struct Options {
   bool wantsNccl() const {
     return nccl || ncclComm != nullptr || strategy == fcclStrategyNccl || strategy == fcclStrategyNcclSymmetric;
   }
-  std::string topologyFile;  // empty: the machine is looked at
-  std::string topologyDump;  // where rank 0 writes the topology
-  std::string tuningFile;    // of rank 0; empty: none
-  std::string hostId;        // of the rank's node; empty: the kernel's boot id
+  std::string topologyFile;      // empty: the machine is looked at
+  std::string topologyDump;      // where rank 0 writes the topology
+  std::string tuningFile;        // of rank 0; empty: none
+  std::optional<bool> autotune;  // see Autotune
+  std::string hostId;            // of the rank's node; empty: the kernel's boot id
 
   // For every wait of initialisation; a year where there is no limit.
   std::chrono::milliseconds initTimeout() const;

@@ -40,6 +40,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const fcclUniqueId& i
   FCCL_TRY(communicator->meet(id));
   FCCL_TRY(communicator->share());
   FCCL_TRY(communicator->look());
+  communicator->autotune_.emplace(options.autotune, communicator->facts_);
   communicator->watch();
   FCCL_INFO("rank {} of {}: {}", rank, ranks, communicator->engine_->describe());
   return communicator;

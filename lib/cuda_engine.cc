@@ -227,12 +227,17 @@ class CudaEngine final : public Engine {
   }
 
   Status inspect(const CheckedCall& call, bool* compare) override {
+    FCCL_TRY_ASSIGN(const bool captured, isCaptured(call.stream));
+    *compare = !captured;
+    if (captured) FCCL_INFO("FCCL_CHECK compares no call that is being captured into a graph.");
+    return checkBuffers(call);
+  }
+
+  Result<bool> isCaptured(fcclStream_t stream) const override {
     const CurrentDevice current(side_->device);
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    FCCL_CUDA(cudaStreamIsCapturing(call.stream, &status));
-    *compare = status == cudaStreamCaptureStatusNone;
-    if (!*compare) FCCL_INFO("FCCL_CHECK compares no call that is being captured into a graph.");
-    return checkBuffers(call);
+    FCCL_CUDA(cudaStreamIsCapturing(stream, &status));
+    return status != cudaStreamCaptureStatusNone;
   }
 
   Result<std::unique_ptr<Bench>> makeBench(const Facts&) override { return makeCudaBench(side_->device); }

@@ -45,6 +45,9 @@ class Engine {
   // compared with those of other ranks.
   virtual Status inspect(const CheckedCall& call, bool* compare) = 0;
 
+  // Whether what is enqueued on it goes into a graph. Never on HOST.
+  virtual Result<bool> isCaptured(fcclStream_t /*stream*/) const { return false; }
+
   // Where the tuner makes its calls, after all that was enqueued before.
   virtual Result<std::unique_ptr<Bench>> makeBench(const Facts& facts) = 0;
 

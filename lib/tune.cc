@@ -34,14 +34,6 @@ Status checkCalls(const fcclQuery_t* calls, int n, int budgetMs) {
   return {};
 }
 
-// A failure to keep what was measured is no failure to tune: it is in use already.
-void save(Communicator& communicator, const TuningTable& results) {
-  const std::string& path = communicator.options().tuningFile;
-  if (communicator.rank() != 0 || path.empty() || results.points() == 0) return;
-  const Status saved = saveTuning(path, communicator.tuningMachine(), results);
-  if (!saved.ok()) FCCL_WARN("What was tuned is not kept, since {}", saved.message());
-}
-
 // A wrong argument of one rank fails the call on all, so that it is not paired with their next one.
 Status tune(Communicator& communicator, const fcclQuery_t* calls, int n, int budgetMs) {
   FCCL_TRY(communicator.usable());
@@ -52,8 +44,7 @@ Status tune(Communicator& communicator, const fcclQuery_t* calls, int n, int bud
   const std::shared_ptr<const TuningTable> known = communicator.facts().tuned;
   FCCL_TRY_ASSIGN(const TuningTable results, run->all(known.get()));
   FCCL_INFO("Tuned {} points; no time for {}.", results.points(), run->leftOut());
-  communicator.adopt(results);
-  save(communicator, results);
+  run->keep(results);
   return {};
 }
 

@@ -190,6 +190,15 @@ Status TuningRun::measureAll(std::span<const fcclQuery_t> asked, const TuningTab
   return {};
 }
 
+void TuningRun::keep(const TuningTable& results) {
+  communicator_.adopt(results);
+  const std::string& path = communicator_.options().tuningFile;
+  if (communicator_.rank() != 0 || path.empty() || results.points() == 0) return;
+  // A failure to save what was measured is no failure to tune: it is in use already.
+  const Status saved = saveTuning(path, communicator_.tuningMachine(), results);
+  if (!saved.ok()) FCCL_WARN("What was tuned is not kept, since {}", saved.message());
+}
+
 fcclQuery_t TuningRun::resized(const fcclQuery_t& asked, int64_t size) {
   fcclQuery_t query = asked;
   if (kPatterns[static_cast<size_t>(asked.pattern)].norm) {

@@ -28,6 +28,12 @@ class TuningRun {
   // nothing to choose. `share`: microseconds that it should take.
   Result<std::optional<TuningPoint>> measure(const fcclQuery_t& asked, double share);
 
+  // AUTO takes them from now on, on all ranks alike, and rank 0 adds them to its tuning file.
+  void keep(const TuningTable& results);
+
+  // The query of the same kind with as many tokens, or without a norm, bytes.
+  static fcclQuery_t resized(const fcclQuery_t& asked, int64_t size);
+
   // How many were not measured for want of time.
   int leftOut() const { return leftOut_; }
 
@@ -47,8 +53,6 @@ class TuningRun {
   Status registerScratch();
   Status deregisterScratch();
   Status measureAll(std::span<const fcclQuery_t> asked, const TuningTable* known, TuningTable* results);
-  // The query of a size between those that were asked for.
-  static fcclQuery_t resized(const fcclQuery_t& asked, int64_t size);
 
   Bench::Call callOf(const fcclQuery_t& asked, fcclStrategy_t strategy);
   Status callOn(const fcclQuery_t& asked, fcclStrategy_t strategy, fcclStream_t stream, int set);

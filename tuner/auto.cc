@@ -16,7 +16,8 @@ constexpr int64_t kTwoshotRows = 8;
 // Measured with ranks that share one H200 (docs/performance.md); four and eight GPUs may say otherwise.
 constexpr int kFewRanks = 4;
 constexpr size_t kCudaOneshotBytesFew = 2 << 20;
-constexpr size_t kCudaOneshotBytesMany = 1 << 20;
+constexpr size_t kCudaOneshotBytesMany = 320 << 10;  // plain
+constexpr size_t kCudaOneshotBytesManyNorm = 1 << 20;
 
 // User buffers save the staging and pay for two barriers. Measured on CUDA with two ranks that share one H200; with a
 // GPU for each rank, where the link decides, they have not been measured, and are taken by name only.
@@ -32,7 +33,8 @@ bool prefersWindows(const Query& query, const Facts& facts) {
 
 bool prefersTwoshot(const Query& query, const Facts& facts) {
   if (facts.device == fcclDeviceCuda) {
-    const size_t most = facts.ranks <= kFewRanks ? kCudaOneshotBytesFew : kCudaOneshotBytesMany;
+    const size_t many = query.norm ? kCudaOneshotBytesManyNorm : kCudaOneshotBytesMany;
+    const size_t most = facts.ranks <= kFewRanks ? kCudaOneshotBytesFew : many;
     return facts.ranks > 2 && (!query.norm || query.rows >= facts.ranks) && payloadBytes(query) > most;
   }
   if (facts.ranks > 2) return payloadBytes(query) > kOneshotBytes;
@@ -144,6 +146,13 @@ const StrategyRow* byRule(const Query& query, const Facts& facts, std::vector<st
 }
 
 }  // namespace
+
+bool isMeasured(const Query& query, const Facts& facts) {
+  if (facts.tuned != nullptr && facts.tuned->find(seriesOf(query), tuningSize(query)) != nullptr) return true;
+  if (!knowsMachine(facts) || !isNvlink(facts.group.link)) return false;
+  const StaticTable* table = findTable("fccl", facts.group.sm);
+  return table != nullptr && lookUp(*table, tableKey(query, facts.ranks)) != nullptr;
+}
 
 Decision decide(const Query& query, const Facts& facts) {
   Decision decision;

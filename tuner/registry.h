@@ -116,6 +116,8 @@ struct Decision {
   std::vector<std::string> steps;    // sentences, in the order in which they were asked
 };
 Decision decide(const Query& query, const Facts& facts);
+// Whether what AUTO takes was measured for such calls of these kernels: here, or for FCCL's own table of such GPUs.
+bool isMeasured(const Query& query, const Facts& facts);
 
 // The row that AUTO takes, where there is one.
 const StrategyRow& chooseStrategy(const Query& query, const Facts& facts);

@@ -38,13 +38,14 @@ struct CallSignature {
   bool operator==(const CallSignature&) const = default;
 };
 
-// First thing in each rank's symmetric memory. Written by its owner only, read by all.
+// First thing in each rank's symmetric memory. Written by its owner only but for one word, read by all.
 struct Control {
   Flag sent[kChannels];  // chunk number + 1 of the last chunk staged by the owner
   Flag barrier;          // number of barriers that the owner has entered
   Flag ended;            // EndReason, 0 while the owner takes part
   Flag calls;            // collectives that the owner has begun: for error texts
   Flag ping;
+  Flag tuning;           // rank 0's, written by all: see lib/autotune.cc
   Flag signatureSequence[2];  // FCCL_CHECK: call number + 1 whose signature stands beside, by parity of the call
   CallSignature signature[2];
 };

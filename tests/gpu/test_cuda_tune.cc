@@ -4,6 +4,7 @@
 
 #include "lib/testing.h"
 #include "tests/gpu/device_ranks.h"
+#include "tests/support/scoped_variable.h"
 #include "tests/support/text.h"
 
 using namespace fccl::test;
@@ -102,4 +103,71 @@ TEST_CASE("CUDA tune: a rank that stays away is an error of the others, and thei
     rank.expect(tune(rank.comm, queries()) != fcclSuccess, "tuned without rank 0");
     cudaOk(cudaDeviceSynchronize(), "the GPU after that");
   });
+}
+
+TEST_CASE("CUDA tune: FCCL_AUTOTUNE=1 measures the first call of a bucket, but none that is captured") {
+  FCCL_NEED_GPUS(1);
+  const ScopedVariable on("FCCL_AUTOTUNE", "1");
+  CudaRanks cuda(2);
+  FusedCase asked;
+  asked.tokens = 13;
+  asked.hidden = 4096;
+  FusedProblem problem(asked, 2);
+  fcclQuery_t query = FCCL_QUERY_INITIALIZER;
+  query.pattern = asked.pattern;
+  query.tokens = asked.tokens;
+  query.hidden = asked.hidden;
+  const auto checkCall = [&](FusedProblem& each) {
+    const FusedOutputs outputs = cuda.run(each);
+    CHECK(each.check(asked.pattern, outputs, outputs.norm).empty());
+  };
+  checkCall(problem);
+  CHECK(contains(explained(cuda.group().comm(0), query), "Tuned, measured at 16 tokens"));
+  checkCall(problem);
+
+  query.tokens = 256;
+  cuda.group().run("capture", [&](Rank& rank) {
+    RankDevice& device = cuda.device(rank.rank);
+    void* const data = device.take(256 * 4096 * 2);
+    cudaGraph_t graph = nullptr;
+    cudaOk(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeGlobal), "begin");
+    rank.ok(fcclAllReduce(data, data, size_t{256} * 4096, fcclBfloat16, fcclSum, rank.comm, device.stream()),
+            "captured call");
+    cudaOk(cudaStreamEndCapture(device.stream(), &graph), "end");
+    cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  });
+  query.pattern = fcclPatternAllReduce;
+  CHECK_FALSE(contains(explained(cuda.group().comm(0), query), "Tuned, measured"));
+}
+
+TEST_CASE("CUDA tune: with FCCL_AUTOTUNE=1 one thread drives two ranks, in a group and without") {
+  FCCL_NEED_GPUS(1);
+  const ScopedVariable on("FCCL_AUTOTUNE", "1");
+  for (const bool inGroup : {true, false}) {
+    INFO("in a group: " << inGroup);
+    CudaRanks cuda(2);
+    const std::vector<float> ones(5000, 1.0f);
+    std::vector<float*> data;
+    for (int r = 0; r < 2; ++r) {
+      data.push_back(static_cast<float*>(cuda.device(r).take(ones.size() * sizeof(float))));
+      cuda.device(r).upload(data.back(), ones.data(), ones.size() * sizeof(float));
+    }
+    runThreads(1, "one thread, two ranks", Seconds(20), [&](int) {
+      if (inGroup) fcclGroupStart();
+      for (int r = 0; r < 2; ++r) {
+        float* const own = data[static_cast<size_t>(r)];
+        fcclAllReduce(own, own, ones.size(), fcclFloat32, fcclSum, cuda.group().comm(r), cuda.device(r).stream());
+      }
+      if (inGroup) fcclGroupEnd();
+    });
+    fcclQuery_t query = FCCL_QUERY_INITIALIZER;
+    query.dtype = fcclFloat32;
+    query.hidden = static_cast<int64_t>(ones.size());
+    for (int r = 0; r < 2; ++r) {
+      std::vector<float> out(ones.size());
+      cuda.device(r).download(out.data(), data[static_cast<size_t>(r)], out.size() * sizeof(float));
+      CHECK(out == std::vector<float>(ones.size(), 2.0f));
+      CHECK(contains(explained(cuda.group().comm(r), query), "Tuned, measured") == inGroup);
+    }
+  }
 }

@@ -12,6 +12,23 @@
 using namespace fccl;
 using namespace fccl::test;
 
+namespace {
+
+// In words. Which of two NaN goes on is the compiler's choice, so one equals another; not so once they are quantized.
+std::string difference(fcclDataType_t dtype, const FusedOutputs& expected, const FusedOutputs& actual) {
+  const auto differ = [dtype](const Bytes& a, const Bytes& b) {
+    if (a.size() != b.size()) return std::string("another size");
+    return compareElements(dtype, a.data(), b.data(), a.size() / dtypeBytes(dtype), true);
+  };
+  std::string all = differ(expected.reduced, actual.reduced) + differ(expected.residual, actual.residual) +
+                    differ(expected.norm, actual.norm);
+  if (expected.quant != actual.quant) all += " quantized elements";
+  if (expected.scales != actual.scales) all += " scales";
+  return all;
+}
+
+}  // namespace
+
 TEST_CASE("low precision: a block's scale is the smallest power of two that its amax fits", "[lowprecision]") {
   for (int exponent = -149; exponent <= 127; ++exponent) {
     for (const double mantissa : {1.0, 1.0 + 0x1p-23, 1.5, 1.75, 1.75 + 0x1p-23, 2 - 0x1p-23}) {
@@ -32,7 +49,7 @@ TEST_CASE("low precision: a block's scale is the smallest power of two that its 
   CHECK(fp8ScaleBits(0) == bitsOf(0x1p-126f));
 }
 
-TEST_CASE("low precision: every instruction set gives the same bytes", "[lowprecision]") {
+TEST_CASE("low precision: every instruction set gives the same bytes, but for what a NaN carries", "[lowprecision]") {
   for (const fcclDataType_t dtype : {fcclFloat32, fcclFloat16, fcclBfloat16}) {
     for (const DataKind data : {DataKind::kPlain, DataKind::kCancellation, DataKind::kSpecial}) {
       for (const fcclFusionPattern_t pattern : {fcclPatternAllReduce, fcclPatternResidualRmsNormOutQuantNvfp4}) {
@@ -47,7 +64,7 @@ TEST_CASE("low precision: every instruction set gives the same bytes", "[lowprec
           RankGroup group(3, testConfig(4096));
           FusedOutputs outputs = callFused(group, problem);
           if (simd == host::Simd::kGeneric) first = outputs;
-          CHECK((outputs == first));
+          CHECK(difference(dtype, first, outputs) == "");
         }
       }
     }
