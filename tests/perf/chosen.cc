@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <map>
+
 #include "lib/asked_call.h"
 #include "lib/testing.h"
 #include "lib/validate.h"
@@ -51,8 +53,11 @@ Choices choicesOf(const Case& c, const std::vector<bool>& places, fcclComm_t com
   std::map<bool, std::string> refused;
   for (const bool inPlace : places) {
     const Choice choice = choiceOf(c, inPlace, comm);
-    (choice.refusal.empty() ? choices.served : refused)[inPlace] =
-        choice.refusal.empty() ? choice.strategy : choice.refusal;
+    if (choice.refusal.empty()) {
+      choices.served.push_back(inPlace);
+    } else {
+      refused[inPlace] = choice.refusal;
+    }
   }
   const char* name = strategyName(c.strategy);
   const auto line = [&](const char* place, const std::string& why) {

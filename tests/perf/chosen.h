@@ -1,7 +1,6 @@
 // Which strategy a case runs with, asked before it is timed: no figure stands under the name of another.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -19,8 +18,8 @@ Choice choiceOf(const Case& c, bool inPlace, fcclComm_t comm);
 
 // The same of several places (true: in place).
 struct Choices {
-  std::map<bool, std::string> served;  // the places that are to be timed, with the strategy
-  std::string refusals;                // of the others: comment lines (#)
+  std::vector<bool> served;  // the places that are to be timed
+  std::string refusals;      // of the others: comment lines (#)
 };
 Choices choicesOf(const Case& c, const std::vector<bool>& places, fcclComm_t comm);
 

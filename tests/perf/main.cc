@@ -6,7 +6,6 @@
 #include <ctime>
 #include <exception>
 #include <fstream>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -56,11 +55,10 @@ RunFacts factsOf(const Ranks& ranks, const Options& options, int argc, const cha
   return facts;
 }
 
-// `served`: the places that are timed, with the strategy.
-Variants variantsOf(const Case& c, const std::map<bool, std::string>& served, const Options& options,
-                    const Ranks& ranks, fcclComm_t comm) {
+Variants variantsOf(const Case& c, const std::vector<bool>& places, const Options& options, const Ranks& ranks,
+                    fcclComm_t comm) {
   Variants variants;
-  for (const auto& [inPlace, strategy] : served) {
+  for (const bool inPlace : places) {
     variants.push_back(makeFccl(c, inPlace, ranks.rank(), comm));
     if (options.compareUnfused && c.fused()) variants.push_back(makeUnfused(c, inPlace, ranks.rank(), comm));
     if ((options.compareUnfused || options.compareMpi) && c.fused()) {
@@ -116,12 +114,12 @@ std::vector<bool> placesOf(const Options& options) {
   return places;
 }
 
-// Names the strategies of FCCL's own series.
-void nameChosen(const std::map<bool, std::string>& served, fcclComm_t comm, Row& row) {
+// Names the strategies of FCCL's own series. Afterwards: the first call may have tuned what AUTO takes (FCCL_AUTOTUNE).
+void nameChosen(fcclComm_t comm, Row& row) {
   Case sum = row.c;  // what is timed before a separate epilogue
   sum.pattern = fcclPatternAllReduce;
   for (Series& series : row.series) {
-    if (series.variant == "fccl") series.chosen = served.at(series.inPlace);
+    if (series.variant == "fccl") series.chosen = choiceOf(row.c, series.inPlace, comm).strategy;
     if (series.variant == "unfused") series.chosen = choiceOf(sum, series.inPlace, comm).strategy;
   }
 }
@@ -151,9 +149,9 @@ bool runRank(Ranks& ranks, const Options& options, int argc, const char* const* 
   }
   if (prints) fmt::print("{}", headText(facts));
   const fcclComm_t comm = cuda != nullptr ? cuda->communicator() : host->get();
-  const auto measure = [&](const Case& c, const std::map<bool, std::string>& served) {
+  const auto measure = [&](const Case& c, const std::vector<bool>& places) {
     if (cuda != nullptr) return cuda->measure(c, options.measure);
-    Variants variants = variantsOf(c, served, options, ranks, comm);
+    Variants variants = variantsOf(c, places, options, ranks, comm);
     return measureCase(ranks, c, variants, options.measure);
   };
 
@@ -166,7 +164,7 @@ bool runRank(Ranks& ranks, const Options& options, int argc, const char* const* 
     if (prints) fmt::print("{}", choices.refusals);
     if (choices.served.empty()) continue;
     rows.push_back(measure(c, choices.served));
-    nameChosen(choices.served, comm, rows.back());
+    nameChosen(comm, rows.back());
     if (prints) fmt::print("{}", rowText(rows.back(), ranks.count()));
     if (prints) std::fflush(stdout);
   }

@@ -4,6 +4,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "lib/testing.h"
 #include "tests/perf/buffers.h"
 #include "tests/perf/chosen.h"
 #include "tests/perf/ranks.h"
@@ -12,6 +13,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/scoped_variable.h"
 #include "tests/support/text.h"
+#include "tuner/tuning_table.h"
 
 namespace fccl::perf {
 namespace {
@@ -77,8 +79,7 @@ TEST_CASE("perf: a strategy that cannot do a case is said before anything is tim
 
   // A norm in the place of the input is what peers would read.
   const Choices place = choicesOf(normCase(fcclStrategyUb, true), {false, true}, group.first());
-  REQUIRE(place.served.size() == 1);
-  CHECK(place.served.at(false) == "UB");
+  CHECK(place.served == std::vector<bool>{false});
   CHECK(place.refusals.starts_with("# residual_rms_norm bfloat16 4 x 4096, windows, ub, in place: UB cannot serve"));
 
   Case odd = normCase(fcclStrategyAuto);
@@ -118,7 +119,7 @@ TEST_CASE("perf: with auto every case is served, and the strategy is named", "[p
   const Group<2> group(fcclStrategyAuto);
   const Choices choices = choicesOf(plainCase(fcclStrategyAuto), {false, true}, group.first());
   CHECK(choices.refusals.empty());
-  REQUIRE(choices.served.size() == 2);
+  CHECK(choices.served == std::vector<bool>{false, true});
 
   Row row;
   row.c = plainCase(fcclStrategyAuto);
@@ -132,6 +133,17 @@ TEST_CASE("perf: with auto every case is served, and the strategy is named", "[p
   CHECK_FALSE(jsonOf(row, 2)["series"][2].contains("chosen"));
   row.c.strategy = fcclStrategyOneshot;  // stands above the rows
   CHECK_FALSE(contains(rowText(row, 2), "ONESHOT"));
+}
+
+TEST_CASE("perf: the strategy is named as AUTO decides after it was tuned", "[perf]") {
+  const Group<2> group(fcclStrategyAuto);
+  const Case c = normCase(fcclStrategyAuto);
+  CHECK(choiceOf(c, false, group.first()).strategy == "ONESHOT");
+  TuningTable tuned;
+  tuned.put({.op = TableOp::kResidualRmsNorm, .dtype = c.dtype, .hidden = c.hidden},
+            {.size = c.tokens, .choice = fcclStrategyTwoshot, .times = {{fcclStrategyTwoshot, 1, 1}}});
+  testing::communicatorOf(group.first()).adopt(tuned);
+  CHECK(choiceOf(c, false, group.first()).strategy == "TWOSHOT");
 }
 
 TEST_CASE("perf: FCCL_STRATEGY stands before what is asked for, and a case is refused then", "[perf]") {
