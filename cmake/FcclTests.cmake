@@ -76,6 +76,7 @@ endfunction()
 # fccl-perf. Its parts are linked into the unit tests as well.
 file(GLOB sources CONFIGURE_DEPENDS tests/perf/*.cc)
 list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
+list(APPEND sources tools/words.cc)
 if(fccl_have_cuda)
   list(FILTER sources EXCLUDE REGEX "/cuda_absent\\.cc$")
   list(APPEND sources tests/perf/cuda/cuda_perf.cc tests/perf/cuda/nccl.cc tests/perf/cuda/kernel_gate.cu)
@@ -89,6 +90,11 @@ if(sources)
   endif()
   add_executable(fccl-perf tests/perf/main.cc)
   target_link_libraries(fccl-perf PRIVATE fccl_perf_parts)
+  add_test(NAME "perf/no figure under the name of a strategy that cannot do the call"
+           COMMAND fccl-perf --launch threads --ranks 2 --strategy ub -b 16K -e 16K)
+  set_tests_properties("perf/no figure under the name of a strategy that cannot do the call" PROPERTIES LABELS unit
+                       TIMEOUT 60 PASS_REGULAR_EXPRESSION "# plain float sum 16 KiB, ub: UB cannot serve this: UB needs"
+                       FAIL_REGULAR_EXPRESSION "16384 +4096;Avg bus")
   add_executable(fccl-make-table tests/perf/make_table/main.cc)
   target_link_libraries(fccl-make-table PRIVATE fccl_perf_parts)
   if(fccl_have_cuda)

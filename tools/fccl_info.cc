@@ -1,11 +1,12 @@
 // fccl-info: what FCCL knows of a machine, this one or one of a topology file, and what it would do on it.
 //   fccl-info                                                            this machine
-//   fccl-info --topo gb200-nvl72.json --ranks 8 --tokens 64 --hidden 8192 --pattern residual_rms_norm_nvfp4
+//   fccl-info --topo gb200-nvl72.json --ranks 8 --tokens 64 --hidden 8192 --pattern residual_rms_norm_quant_nvfp4
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -43,16 +44,6 @@ struct Words {
   std::string tuningFile;
 };
 
-fcclStrategy_t strategyOf(const std::string& word) {
-  if (plainWord(word) == "auto") return fcclStrategyAuto;
-  std::string known = "auto";
-  for (const StrategyRow& row : strategies()) {
-    if (plainWord(row.name) == plainWord(word)) return row.id;
-    known += ", " + plainWord(row.name);
-  }
-  throw std::invalid_argument(fmt::format("--strategy is {}; it can be {}.", word, known));
-}
-
 fcclQuery_t askedOf(const Words& words) {
   fcclQuery_t asked = FCCL_QUERY_INITIALIZER;
   asked.pattern = patternOf(words.pattern);
@@ -72,8 +63,8 @@ Topology topologyOf(const Words& words) {
 
 // The tuning file in use, with what it has for a topology.
 struct Tuned {
-  std::string path;  // empty: none is named
-  std::string wrong;
+  std::string path;   // empty: none is named
+  std::string wrong;  // why nothing can be read there, a sentence
   std::vector<std::pair<TuningMachine, TuningTable>> here;
 };
 
@@ -84,6 +75,8 @@ Tuned tunedOn(const Words& words, const Topology& topology) {
   if (tuned.path.empty()) return tuned;
   const Result<TuningFile> file = TuningFile::read(tuned.path);
   tuned.wrong = file.status().message();
+  // To a communicator that is as good as an empty one; who looks here may have mistyped it.
+  if (file.ok() && !std::filesystem::exists(tuned.path)) tuned.wrong = "there is no such file yet.";
   if (!file.ok()) return tuned;
   for (const auto& [machine, table] : file.value().machines()) {
     if (machine.topology != topologySignature(topology) || machine.version != libraryVersion()) continue;
@@ -92,37 +85,43 @@ Tuned tunedOn(const Words& words, const Topology& topology) {
   return tuned;
 }
 
-// What ranks with default settings would find there.
-void addTuning(const Tuned& tuned, Facts* facts) {
+// Whether these ranks, with default settings, decide by it.
+bool isOf(const TuningMachine& machine, const Facts& facts) {
   const Options defaults;
-  for (const auto& [machine, table] : tuned.here) {
-    const int workspace = facts->device == fcclDeviceCuda ? defaults.cudaWorkspaceBytes : defaults.slotBytes;
-    if (machine.device == facts->device && machine.ranks == facts->ranks &&
-        machine.ranksPerDevice == facts->ranksPerDevice && machine.workspaceBytes == static_cast<size_t>(workspace)) {
-      facts->tuned = std::make_shared<const TuningTable>(table);
-    }
-  }
+  const int workspace = facts.device == fcclDeviceCuda ? defaults.cudaWorkspaceBytes : defaults.slotBytes;
+  return machine.device == facts.device && machine.ranks == facts.ranks &&
+         machine.ranksPerDevice == facts.ranksPerDevice && machine.workspaceBytes == static_cast<size_t>(workspace);
 }
 
-void printTuning(const Tuned& tuned) {
+Facts factsOf(const Topology& topology, int ranks, const Tuned& tuned) {
+  Facts facts = paperFacts(topology, ranks);
+  for (const auto& [machine, table] : tuned.here) {
+    if (isOf(machine, facts)) facts.tuned = std::make_shared<const TuningTable>(table);
+  }
+  return facts;
+}
+
+void printTuning(const Tuned& tuned, const Facts& facts) {
   if (tuned.path.empty()) {
     std::printf("tuning file: none; FCCL_TUNING_FILE or --tuning names one\n");
     return;
   }
   std::printf("tuning file: %s\n", tuned.path.c_str());
   if (!tuned.wrong.empty()) std::printf("  ignored: %s\n", tuned.wrong.c_str());
-  if (tuned.wrong.empty() && tuned.here.empty()) std::printf("  nothing for this machine and version\n");
+  if (tuned.wrong.empty() && tuned.here.empty()) std::printf("  readable, nothing for this machine and version\n");
   for (const auto& [machine, table] : tuned.here) {
-    std::printf("  %s: %zu points in %zu series\n", describe(machine).c_str(), table.points(), table.series().size());
+    std::printf("  %s: %zu points in %zu series%s\n", describe(machine).c_str(), table.points(), table.series().size(),
+                isOf(machine, facts) ? ", for these ranks" : "");
   }
 }
 
-Json jsonOf(const Tuned& tuned) {
+Json jsonOf(const Tuned& tuned, const Facts& facts) {
   if (tuned.path.empty()) return nullptr;
-  Json json = {{"path", tuned.path}, {"here", Json::array()}};
+  Json json = {{"path", tuned.path}, {"readable", tuned.wrong.empty()}, {"here", Json::array()}};
   if (!tuned.wrong.empty()) json["ignored"] = tuned.wrong;
   for (const auto& [machine, table] : tuned.here) {
-    json["here"].push_back({{"group", describe(machine)}, {"points", table.points()}});
+    json["here"].push_back(
+        {{"group", describe(machine)}, {"points", table.points()}, {"forTheseRanks", isOf(machine, facts)}});
   }
   return json;
 }
@@ -157,13 +156,15 @@ void printCompat(const Words& words, const fcclQuery_t& asked, const Facts& fact
   std::printf("%2d. -> %s\n", number, trace.choice);
 }
 
+Explanation explained(const fcclQuery_t& asked, const Facts& facts) {
+  return explain(describeCall(asked, facts.ranks), valueOf(queryOf(asked)), facts, asked.strategy);
+}
+
 void printDecision(const Words& words, const Topology& topology) {
   const fcclQuery_t asked = askedOf(words);
-  const Query query = valueOf(queryOf(asked));
-  Facts facts = paperFacts(topology, words.ranks);
-  addTuning(tunedOn(words, topology), &facts);
+  const Facts facts = factsOf(topology, words.ranks, tunedOn(words, topology));
   if (!words.compat.empty()) return printCompat(words, asked, facts);
-  const Explanation explanation = explain(describeCall(asked, words.ranks), query, facts, asked.strategy);
+  const Explanation explanation = explained(asked, facts);
   if (words.json) {
     std::printf("%s\n", jsonOf(explanation).dump(1).c_str());
   } else {
@@ -171,13 +172,41 @@ void printDecision(const Words& words, const Topology& topology) {
   }
 }
 
+// A call of each kind, to show what these ranks can do.
+std::vector<Explanation> samples(const Words& words, const Facts& facts) {
+  std::vector<fcclFusionPattern_t> patterns = {patternOf(words.pattern)};
+  if (patterns.front() != fcclPatternAllReduce) patterns.push_back(fcclPatternAllReduce);
+  std::vector<Explanation> all;
+  for (const fcclFusionPattern_t pattern : patterns) {
+    fcclQuery_t asked = askedOf(words);
+    asked.pattern = pattern;
+    asked.tokens = 64;
+    all.push_back(explained(asked, facts));
+  }
+  return all;
+}
+
+std::string describeRanks(const Facts& facts) {
+  if (facts.device == fcclDeviceHost) {
+    return fmt::format("{} on HOST, since there is no GPU; --ranks asks about another number", facts.ranks);
+  }
+  if (facts.ranksPerDevice > 1) return fmt::format("{}, up to {} on a GPU", facts.ranks, facts.ranksPerDevice);
+  return fmt::format("{}, {} on a GPU of its own", facts.ranks, facts.ranks == 1 ? "it is" : "each");
+}
+
 void printMachine(const Words& words, const Topology& topology) {
+  const Tuned tuned = tunedOn(words, topology);
+  const Facts facts = factsOf(topology, words.ranks, tuned);
   if (words.json) {
     Json json = {{"version", fmt::format("{}.{}.{}", FCCL_MAJOR, FCCL_MINOR, FCCL_PATCH)},
                  {"topology", Json::parse(topologyJson(topology))},
                  {"signature", topologySignature(topology)},
                  {"tables", Json::array()},
-                 {"tuningFile", jsonOf(tunedOn(words, topology))}};
+                 {"tuningFile", jsonOf(tuned, facts)},
+                 {"device", facts.device == fcclDeviceHost ? "host" : "cuda"},
+                 {"ranks", facts.ranks},
+                 {"calls", Json::array()}};
+    for (const Explanation& call : samples(words, facts)) json["calls"].push_back(jsonOf(call));
     for (const StaticTable& table : staticTables()) json["tables"].push_back(table.name);
     std::printf("%s\n", json.dump(1).c_str());
     return;
@@ -187,7 +216,9 @@ void printMachine(const Words& words, const Topology& topology) {
   for (const StaticTable& table : staticTables()) {
     std::printf("table %s: %s, %zu cells\n", table.name, table.source, table.cells.size());
   }
-  printTuning(tunedOn(words, topology));
+  printTuning(tuned, facts);
+  std::printf("ranks: %s\n", describeRanks(facts).c_str());
+  for (const Explanation& call : samples(words, facts)) std::printf("\n%s", call.text().c_str());
 }
 
 void plot(const Words& words, const Topology& topology) {
@@ -201,8 +232,7 @@ void plot(const Words& words, const Topology& topology) {
   const auto choose = [&](int rankCount, long long tokenCount) -> std::string {
     one.tokens = tokenCount;
     const fcclQuery_t asked = askedOf(one);
-    Facts facts = paperFacts(topology, rankCount);
-    addTuning(tuned, &facts);
+    const Facts facts = factsOf(topology, rankCount, tuned);
     if (!words.compat.empty()) {
       return trtllmTrace(facts, asked.pattern, asked.tokens, asked.hidden, asked.dtype).choice;
     }
@@ -220,8 +250,8 @@ void plot(const Words& words, const Topology& topology) {
 void run(Words words) {
   const Topology topology = topologyOf(words);
   if (!words.plot.empty()) return plot(words, topology);
-  if (words.tokens == 0) return printMachine(words, topology);
   if (words.ranks == 0) words.ranks = topology.gpus() > 0 ? topology.gpus() : 2;
+  if (words.tokens == 0) return printMachine(words, topology);
   printDecision(words, topology);
 }
 
@@ -235,10 +265,11 @@ int main(int argc, char** argv) {
                  "a topology file (docs/topology.md); else FCCL_TOPO_FILE, else this machine");
   app.add_option("--ranks", words.ranks, "ranks, one after the other on the GPUs; all GPUs where not given")
       ->check(CLI::Range(1, 72));
-  app.add_option("--tokens", words.tokens, "rows of the call to decide on")->check(CLI::PositiveNumber);
+  app.add_option("--tokens", words.tokens, "rows of the call to decide on; none: the machine, and what 64 would do")
+      ->check(CLI::PositiveNumber);
   app.add_option("--hidden", words.hidden, "columns")->capture_default_str();
-  app.add_option("--pattern", words.pattern, "as residual_rms_norm_nvfp4")->capture_default_str();
-  app.add_option("--dtype", words.dtype, "bf16, fp16 or fp32")->capture_default_str();
+  app.add_option("--pattern", words.pattern, "as residual_rms_norm_quant_nvfp4")->capture_default_str();
+  app.add_option("--dtype", words.dtype, "as bf16")->capture_default_str();
   app.add_option("--strategy", words.strategy, "by name, to see whether it can do the call")->capture_default_str();
   app.add_flag("--windows", words.windows, "the buffers lie in registered windows");
   app.add_option("--compat", words.compat, "trtllm: what TensorRT-LLM's AUTO answers")

@@ -110,7 +110,9 @@ std::vector<fcclQuery_t> callsOf(const Words& words, const std::vector<fcclFusio
 
 std::vector<fcclFusionPattern_t> patternsOf(const Words& words, bool withSiblings) {
   std::vector<fcclFusionPattern_t> patterns;
-  for (const std::string& word : words.patterns) patterns.push_back(patternOf(word));
+  if (words.patterns != std::vector<std::string>{"all"}) {
+    for (const std::string& word : words.patterns) patterns.push_back(patternOf(word));
+  }
   if (!patterns.empty()) return patterns;
   if (!withSiblings) {  // the others are tuned with them
     return {fcclPatternAllReduce, fcclPatternResidualRmsNorm, fcclPatternResidualRmsNormQuantFp8,
@@ -209,8 +211,9 @@ int main(int argc, char** argv) {
   app.add_option("--device", words.device, "host, cuda or auto")->check(CLI::IsMember({"auto", "host", "cuda"}));
   app.add_option("--ranks", words.ranks, "ranks, threads of this process")->check(CLI::Range(1, 72));
   app.add_flag("--shared-device", words.sharedDevice, "several ranks may be on one GPU, for tests");
-  app.add_option("--pattern", words.patterns, "as residual_rms_norm,all_reduce; all where not given")->delimiter(',');
-  app.add_option("--dtype", words.dtype, "bf16, fp16 or fp32")->capture_default_str();
+  app.add_option("--pattern", words.patterns, "as residual_rms_norm,all_reduce; all, or not given: all")
+      ->delimiter(',');
+  app.add_option("--dtype", words.dtype, "as bf16")->capture_default_str();
   app.add_option("--hidden", words.hidden, "columns, as a list")->delimiter(',')->capture_default_str();
   app.add_option("--tokens", words.tokens, "rows, as a list; powers of two to 8192 where not given")
       ->delimiter(',')

@@ -17,14 +17,7 @@ constexpr fcclStrategy_t kStrategies[] = {fcclStrategyAuto, fcclStrategyOneshot,
                                           fcclStrategyMinLatency};
 
 FusedCase caseOf(fcclFusionPattern_t pattern, fcclDataType_t dtype, int64_t tokens, int64_t hidden, uint64_t seed) {
-  FusedCase asked;
-  asked.pattern = pattern;
-  asked.dtype = dtype;
-  asked.tokens = tokens;
-  asked.hidden = hidden;
-  asked.seed = seed;
-  asked.strategy = kStrategies[seed % std::size(kStrategies)];
-  return asked;
+  return fusedCase(pattern, dtype, tokens, hidden, kStrategies[seed % std::size(kStrategies)], seed);
 }
 
 }  // namespace

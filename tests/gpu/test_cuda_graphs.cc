@@ -4,49 +4,21 @@
 
 #include <barrier>
 #include <mutex>
+#include <optional>
 
-#include "tests/gpu/device_ranks.h"
+#include "tests/gpu/replay.h"
 #include "tests/support/descriptors.h"
 
 using namespace fccl::test;
-
-namespace {
-
-FusedCase caseOf(fcclFusionPattern_t pattern, fcclDataType_t dtype, int64_t tokens, int64_t hidden, uint64_t seed) {
-  FusedCase asked;
-  asked.pattern = pattern;
-  asked.dtype = dtype;
-  asked.tokens = tokens;
-  asked.hidden = hidden;
-  asked.seed = seed;
-  return asked;
-}
-
-// The call of one rank as a graph that is on the GPU.
-cudaGraphExec_t captureCall(Rank& rank, RankDevice& device, const fcclFusedArgs_t& args, cudaStreamCaptureMode mode) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t replay = nullptr;
-  cudaOk(cudaStreamBeginCapture(device.stream(), mode), "begin of the capture");
-  rank.ok(fcclAllReduceFused(&args, rank.comm, device.stream()), "captured call");
-  cudaOk(cudaStreamEndCapture(device.stream(), &graph), "end of the capture");
-  cudaOk(cudaGraphInstantiate(&replay, graph, 0), "cudaGraphInstantiate");
-  cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
-  cudaOk(cudaGraphUpload(replay, device.stream()), "cudaGraphUpload");
-  device.synchronize();
-  return replay;
-}
-
-}  // namespace
 
 TEST_CASE("CUDA graphs: captured at once, replayed with new inputs, mixed with eager calls of other shapes") {
   FCCL_NEED_GPUS(1);
   constexpr int kRanks = 2;
   constexpr size_t kCalls = 3;
   CudaRanks cuda(kRanks);
-  FusedCase captured = caseOf(fcclPatternResidualRmsNorm, fcclBfloat16, 5, 4096, 21);
-  captured.strategy = fcclStrategyOneshot;
-  FusedCase other = caseOf(fcclPatternResidualRmsNormOutQuantNvfp4, fcclFloat16, 9, 96, 31);
-  other.strategy = fcclStrategyTwoshot;
+  FusedCase captured = fusedCase(fcclPatternResidualRmsNorm, fcclBfloat16, 5, 4096, fcclStrategyOneshot);
+  const FusedCase other =
+      fusedCase(fcclPatternResidualRmsNormOutQuantNvfp4, fcclFloat16, 9, 96, fcclStrategyTwoshot, 31);
   constexpr size_t kInputs = 4;
   std::vector<std::unique_ptr<FusedProblem>> problems;
   for (size_t i = 0; i < kInputs; ++i) {
@@ -64,19 +36,13 @@ TEST_CASE("CUDA graphs: captured at once, replayed with new inputs, mixed with e
     FusedBuffers others(eager, rank.rank, other.pattern);
     DeviceArgs between(device, other, others);
     device.synchronize();
-    cudaGraph_t graph;
-    cudaOk(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeThreadLocal), "begin of the capture");
     // The communicator's first call ever.
-    for (size_t i = 0; i < kCalls; ++i) {
-      rank.ok(fcclAllReduceFused(&call.args(), rank.comm, device.stream()), "captured call");
-    }
-    cudaOk(cudaStreamEndCapture(device.stream(), &graph), "end of the capture");
-    size_t nodes = 0;
-    cudaOk(cudaGraphGetNodes(graph, nullptr, &nodes), "cudaGraphGetNodes");
-    rank.expect(nodes == kCalls, fmt::format("{} nodes for {} calls", nodes, kCalls));
-    cudaGraphExec_t replay;
-    cudaOk(cudaGraphInstantiate(&replay, graph, 0), "cudaGraphInstantiate");
-    cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    const Replay replay(device.stream(), [&] {
+      for (size_t i = 0; i < kCalls; ++i) {
+        rank.ok(fcclAllReduceFused(&call.args(), rank.comm, device.stream()), "captured call");
+      }
+    });
+    rank.expect(replay.nodes() == kCalls, fmt::format("{} nodes for {} calls", replay.nodes(), kCalls));
     const size_t bytes = captured.count() * dtypeBytes(captured.dtype);
     for (size_t round = 0; round < 100; ++round) {
       FusedProblem& problem = *problems[round % kInputs];
@@ -86,7 +52,7 @@ TEST_CASE("CUDA graphs: captured at once, replayed with new inputs, mixed with e
       device.synchronize();
       together.arrive_and_wait();
       for (size_t i = 0; i < 1 + round % 4 * 8; ++i) {
-        cudaOk(cudaGraphLaunch(replay, device.stream()), "cudaGraphLaunch");
+        replay.launch();
         if (i % 3 == round % 3) rank.ok(fcclAllReduceFused(&between.args(), rank.comm, device.stream()), "eager call");
       }
       device.synchronize();
@@ -105,14 +71,13 @@ TEST_CASE("CUDA graphs: captured at once, replayed with new inputs, mixed with e
     const FusedOutputs outputs = others.outputs();
     const std::string wrong = eager.check(other.pattern, outputs, outputs.norm);
     rank.expect(wrong.empty(), "eager: " + wrong);
-    cudaOk(cudaGraphExecDestroy(replay), "cudaGraphExecDestroy");
   });
 }
 
 TEST_CASE("CUDA graphs: one rank captures what the other calls eagerly") {
   FCCL_NEED_GPUS(1);
   CudaRanks cuda(2);
-  const FusedCase asked = caseOf(fcclPatternResidualRmsNorm, fcclBfloat16, 4, 2880, 41);
+  const FusedCase asked = fusedCase(fcclPatternResidualRmsNorm, fcclBfloat16, 4, 2880, fcclStrategyAuto, 41);
   FusedProblem problem(asked, 2);
   // The graph is on the GPU before the other rank's kernel waits for it: bringing it there may wait for the GPU.
   std::barrier together(2);
@@ -121,27 +86,18 @@ TEST_CASE("CUDA graphs: one rank captures what the other calls eagerly") {
     device.reset();
     DeviceArgs call(device, asked, own);
     device.synchronize();
-    cudaGraphExec_t replay = nullptr;
     fcclResult_t result = fcclSuccess;
-    if (rank.rank == 0) {
-      cudaGraph_t graph;
-      cudaOk(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeRelaxed), "begin of the capture");
-      result = fcclAllReduceFused(&call.args(), rank.comm, device.stream());
-      cudaOk(cudaStreamEndCapture(device.stream(), &graph), "end of the capture");
-      cudaOk(cudaGraphInstantiate(&replay, graph, 0), "cudaGraphInstantiate");
-      cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
-      cudaOk(cudaGraphUpload(replay, device.stream()), "cudaGraphUpload");
-      device.synchronize();
-    }
+    const auto enqueue = [&] { result = fcclAllReduceFused(&call.args(), rank.comm, device.stream()); };
+    std::optional<Replay> replay;
+    if (rank.rank == 0) replay.emplace(device.stream(), enqueue, cudaStreamCaptureModeRelaxed);
     together.arrive_and_wait();
-    if (rank.rank == 0) {
-      cudaOk(cudaGraphLaunch(replay, device.stream()), "cudaGraphLaunch");
+    if (replay) {
+      replay->launch();
     } else {
-      result = fcclAllReduceFused(&call.args(), rank.comm, device.stream());
+      enqueue();
     }
     device.synchronize();
     together.arrive_and_wait();
-    if (replay != nullptr) cudaOk(cudaGraphExecDestroy(replay), "cudaGraphExecDestroy");
     call.fetch();
     return result;
   });
@@ -153,7 +109,7 @@ TEST_CASE("CUDA graphs: every capture mode, the first call of a communicator") {
        {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
     INFO("mode " << static_cast<int>(mode));
     CudaRanks cuda(2);
-    FusedProblem problem(caseOf(fcclPatternResidualRmsNorm, fcclBfloat16, 6, 2880, 61), 2);
+    FusedProblem problem(fusedCase(fcclPatternResidualRmsNorm, fcclBfloat16, 6, 2880, fcclStrategyAuto, 61), 2);
     std::barrier together(2);
     // One rank after the other: nothing else may go on while a stream is captured in global mode.
     std::mutex capturing;
@@ -163,16 +119,17 @@ TEST_CASE("CUDA graphs: every capture mode, the first call of a communicator") {
       DeviceArgs call(device, problem.asked(), own);
       device.synchronize();
       together.arrive_and_wait();
-      cudaGraphExec_t replay = nullptr;
+      std::optional<Replay> replay;
       {
         const std::lock_guard lock(capturing);
-        replay = captureCall(rank, device, call.args(), mode);
+        replay.emplace(
+            device.stream(),
+            [&] { rank.ok(fcclAllReduceFused(&call.args(), rank.comm, device.stream()), "captured call"); }, mode);
       }
       together.arrive_and_wait();
-      for (int i = 0; i < 5; ++i) cudaOk(cudaGraphLaunch(replay, device.stream()), "cudaGraphLaunch");
+      for (int i = 0; i < 5; ++i) replay->launch();
       device.synchronize();
       together.arrive_and_wait();
-      cudaOk(cudaGraphExecDestroy(replay), "cudaGraphExecDestroy");
       call.fetch();
       return fcclSuccess;
     });
@@ -182,7 +139,7 @@ TEST_CASE("CUDA graphs: every capture mode, the first call of a communicator") {
 TEST_CASE("CUDA graphs: captured, replayed and destroyed 200 times, nothing grows") {
   FCCL_NEED_GPUS(1);
   CudaRanks cuda(2);
-  FusedCase asked = caseOf(fcclPatternResidualRmsNormOutQuantFp8, fcclBfloat16, 1, 4096, 62);
+  FusedCase asked = fusedCase(fcclPatternResidualRmsNormOutQuantFp8, fcclBfloat16, 1, 4096, fcclStrategyAuto, 62);
   struct Use {
     size_t free, descriptors, mappings;
   };
@@ -204,12 +161,13 @@ TEST_CASE("CUDA graphs: captured, replayed and destroyed 200 times, nothing grow
         device.reset();
         const DeviceArgs call(device, now, own);
         device.synchronize();
-        const cudaGraphExec_t replay = captureCall(rank, device, call.args(), cudaStreamCaptureModeThreadLocal);
+        const Replay replay(device.stream(), [&] {
+          rank.ok(fcclAllReduceFused(&call.args(), rank.comm, device.stream()), "captured call");
+        });
         together.arrive_and_wait();
-        cudaOk(cudaGraphLaunch(replay, device.stream()), "cudaGraphLaunch");
+        replay.launch();
         device.synchronize();
         together.arrive_and_wait();
-        cudaOk(cudaGraphExecDestroy(replay), "cudaGraphExecDestroy");
       }
     });
   };

@@ -8,8 +8,8 @@
 #include <mutex>
 
 #include "tests/gpu/device_checks.h"
-#include "tests/gpu/device_ranks.h"
 #include "tests/gpu/push_kernels.h"
+#include "tests/gpu/replay.h"
 
 using namespace fccl::test;
 
@@ -18,14 +18,7 @@ namespace {
 constexpr fcclDataType_t kTypes[] = {fcclBfloat16, fcclFloat16, fcclFloat32};
 
 FusedCase caseOf(fcclFusionPattern_t pattern, fcclDataType_t dtype, int64_t tokens, int64_t hidden, uint64_t seed) {
-  FusedCase asked;
-  asked.pattern = pattern;
-  asked.dtype = dtype;
-  asked.tokens = tokens;
-  asked.hidden = hidden;
-  asked.seed = seed;
-  asked.strategy = seed % 2 == 0 ? fcclStrategyAuto : fcclStrategyOneshot;
-  return asked;
+  return fusedCase(pattern, dtype, tokens, hidden, seed % 2 == 0 ? fcclStrategyAuto : fcclStrategyOneshot, seed);
 }
 
 fcclDevicePush_t pushOf(const Rank& rank, const FusedCase& asked) {
@@ -170,15 +163,11 @@ TEST_CASE("CUDA push: graphs of pushing kernels and calls, replayed with new inp
     FusedBuffers others(eager, rank.rank, other.pattern);
     DeviceArgs between(device, other, others);
     device.synchronize();
-    cudaGraph_t graph;
-    cudaOk(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeThreadLocal), "begin of the capture");
-    for (const PushLaunch how : {PushLaunch::kPlain, PushLaunch::kProgrammatic, PushLaunch::kProgrammatic}) {
-      rank.ok(call.enqueue(rank, device.stream(), how), "captured call");
-    }
-    cudaOk(cudaStreamEndCapture(device.stream(), &graph), "end of the capture");
-    cudaGraphExec_t replay;
-    cudaOk(cudaGraphInstantiate(&replay, graph, 0), "cudaGraphInstantiate");
-    cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    const Replay replay(device.stream(), [&] {
+      for (const PushLaunch how : {PushLaunch::kPlain, PushLaunch::kProgrammatic, PushLaunch::kProgrammatic}) {
+        rank.ok(call.enqueue(rank, device.stream(), how), "captured call");
+      }
+    });
     const size_t bytes = captured.count() * dtypeBytes(captured.dtype);
     for (size_t round = 0; round < 60; ++round) {
       FusedProblem& problem = *problems[round % kInputs];
@@ -188,7 +177,7 @@ TEST_CASE("CUDA push: graphs of pushing kernels and calls, replayed with new inp
       device.synchronize();
       together.arrive_and_wait();
       for (size_t i = 0; i < 1 + round % 4 * 8; ++i) {
-        cudaOk(cudaGraphLaunch(replay, device.stream()), "cudaGraphLaunch");
+        replay.launch();
         if (i % 3 == round % 3) rank.ok(fcclAllReduceFused(&between.args(), rank.comm, device.stream()), "eager call");
       }
       device.synchronize();
@@ -207,7 +196,6 @@ TEST_CASE("CUDA push: graphs of pushing kernels and calls, replayed with new inp
     const FusedOutputs outputs = others.outputs();
     const std::string wrong = eager.check(other.pattern, outputs, outputs.norm);
     rank.expect(wrong.empty(), "eager: " + wrong);
-    cudaOk(cudaGraphExecDestroy(replay), "cudaGraphExecDestroy");
   });
 }
 

@@ -6,10 +6,11 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <thread>
 
 #include "tests/gpu/device_checks.h"
-#include "tests/gpu/device_ranks.h"
+#include "tests/gpu/replay.h"
 
 using namespace fccl::test;
 
@@ -253,29 +254,19 @@ TEST_CASE("CUDA streams: buffers of every kind of memory that a GPU reaches, eag
         for (size_t i = 0; i < kElements; ++i) values[i] = static_cast<float>((i + captured) * (rank.rank + 1));
         cudaOk(cudaMemcpyAsync(input, values.data(), kElements * 4, cudaMemcpyDefault, device.stream()), "input");
         device.synchronize();
-        cudaGraphExec_t replay = nullptr;
         const auto call = [&] {
           rank.ok(fcclAllReduce(input, output, kElements, fcclFloat32, fcclSum, rank.comm, device.stream()), "call");
         };
-        if (captured) {
-          cudaGraph_t graph = nullptr;
-          cudaOk(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-          call();
-          cudaOk(cudaStreamEndCapture(device.stream(), &graph), "cudaStreamEndCapture");
-          cudaOk(cudaGraphInstantiate(&replay, graph, 0), "cudaGraphInstantiate");
-          cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
-          cudaOk(cudaGraphUpload(replay, device.stream()), "cudaGraphUpload");
-          device.synchronize();
-        }
+        std::optional<Replay> replay;
+        if (captured) replay.emplace(device.stream(), call);
         together.arrive_and_wait();
-        if (captured) {
-          cudaOk(cudaGraphLaunch(replay, device.stream()), "cudaGraphLaunch");
+        if (replay) {
+          replay->launch();
         } else {
           call();
         }
         device.synchronize();
         together.arrive_and_wait();
-        if (replay != nullptr) cudaOk(cudaGraphExecDestroy(replay), "cudaGraphExecDestroy");
         cudaOk(cudaMemcpyAsync(values.data(), output, kElements * 4, cudaMemcpyDefault, device.stream()), "output");
         device.synchronize();
         for (size_t i = 0; i < kElements; ++i) {

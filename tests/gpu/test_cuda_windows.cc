@@ -4,10 +4,11 @@
 
 #include <barrier>
 #include <chrono>
+#include <optional>
 #include <regex>
 #include <thread>
 
-#include "tests/gpu/device_ranks.h"
+#include "tests/gpu/replay.h"
 #include "tests/support/scoped_variable.h"
 
 using namespace fccl::test;
@@ -19,14 +20,7 @@ constexpr size_t kWindow = size_t{4} << 20;
 constexpr size_t kHalf = kWindow / 2;
 
 FusedCase caseOf(fcclFusionPattern_t pattern, fcclDataType_t dtype, int64_t tokens, int64_t hidden, uint64_t seed) {
-  FusedCase asked;
-  asked.pattern = pattern;
-  asked.dtype = dtype;
-  asked.tokens = tokens;
-  asked.hidden = hidden;
-  asked.seed = seed;
-  asked.strategy = fcclStrategyUb;
-  return asked;
+  return fusedCase(pattern, dtype, tokens, hidden, fcclStrategyUb, seed);
 }
 
 // The input at `inputAt` of the window, a plain call's output at `outputAt` (where it is in place: there as well).
@@ -278,26 +272,18 @@ TEST_CASE("CUDA windows: one rank captures what the other calls eagerly") {
     args.input = window;
     args.reducedOut = window + kHalf;
     args.strategy = fcclStrategyUb;
-    cudaGraphExec_t replay = nullptr;
-    if (rank.rank == 0) {
-      cudaGraph_t graph;
-      cudaOk(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeThreadLocal), "begin of the capture");
-      rank.ok(fcclAllReduceFused(&args, rank.comm, device.stream()), "captured call");
-      cudaOk(cudaStreamEndCapture(device.stream(), &graph), "end of the capture");
-      cudaOk(cudaGraphInstantiate(&replay, graph, 0), "cudaGraphInstantiate");
-      cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
-      cudaOk(cudaGraphUpload(replay, device.stream()), "cudaGraphUpload");
-      device.synchronize();
-    }
+    const auto call = [&] { rank.ok(fcclAllReduceFused(&args, rank.comm, device.stream()), "call"); };
+    std::optional<Replay> replay;
+    if (rank.rank == 0) replay.emplace(device.stream(), call);
     for (int round = 0; round < 20; ++round) {
       const std::vector<float> values(kCount, static_cast<float>((rank.rank + 1) * (round + 1)));
       device.upload(window, values.data(), kCount * 4);
       device.synchronize();
       together.arrive_and_wait();
-      if (rank.rank == 0) {
-        cudaOk(cudaGraphLaunch(replay, device.stream()), "cudaGraphLaunch");
+      if (replay) {
+        replay->launch();
       } else {
-        rank.ok(fcclAllReduceFused(&args, rank.comm, device.stream()), "eager call");
+        call();
       }
       device.synchronize();
       together.arrive_and_wait();
@@ -305,7 +291,6 @@ TEST_CASE("CUDA windows: one rank captures what the other calls eagerly") {
       device.download(sums.data(), window + kHalf, kCount * 4);
       rank.expect(sums == std::vector<float>(kCount, static_cast<float>(3 * (round + 1))), "wrong sum");
     }
-    if (replay != nullptr) cudaOk(cudaGraphExecDestroy(replay), "cudaGraphExecDestroy");
   });
 }
 

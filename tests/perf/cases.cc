@@ -6,61 +6,9 @@
 #include <charconv>
 #include <stdexcept>
 
+#include "lib/patterns.h"
+
 namespace fccl::perf {
-namespace {
-
-template <class Value>
-struct Named {
-  Value value;
-  const char* name;   // printed
-  const char* alias;  // also understood
-};
-
-constexpr Named<fcclFusionPattern_t> kPatterns[] = {
-    {fcclPatternAllReduce, "all_reduce", "plain"},
-    {fcclPatternRmsNorm, "rms_norm", nullptr},
-    {fcclPatternResidualRmsNorm, "residual_rms_norm", nullptr},
-    {fcclPatternResidualRmsNormQuantFp8, "residual_rms_norm_quant_fp8", nullptr},
-    {fcclPatternResidualRmsNormOutQuantFp8, "residual_rms_norm_out_quant_fp8", nullptr},
-    {fcclPatternResidualRmsNormQuantNvfp4, "residual_rms_norm_quant_nvfp4", nullptr},
-    {fcclPatternResidualRmsNormOutQuantNvfp4, "residual_rms_norm_out_quant_nvfp4", nullptr},
-};
-constexpr Named<fcclDataType_t> kTypes[] = {
-    {fcclInt8, "int8", "char"},         {fcclUint8, "uint8", nullptr},  {fcclInt32, "int32", "int"},
-    {fcclUint32, "uint32", nullptr},    {fcclInt64, "int64", nullptr},  {fcclUint64, "uint64", nullptr},
-    {fcclFloat16, "half", "fp16"},      {fcclFloat32, "float", "fp32"}, {fcclFloat64, "double", "fp64"},
-    {fcclBfloat16, "bfloat16", "bf16"},
-};
-constexpr Named<fcclRedOp_t> kOps[] = {
-    {fcclSum, "sum", nullptr}, {fcclProd, "prod", nullptr}, {fcclMax, "max", nullptr},
-    {fcclMin, "min", nullptr}, {fcclAvg, "avg", nullptr},
-};
-constexpr Named<fcclStrategy_t> kStrategies[] = {
-    {fcclStrategyAuto, "auto", nullptr},       {fcclStrategyOneshot, "oneshot", nullptr},
-    {fcclStrategyTwoshot, "twoshot", nullptr}, {fcclStrategyMinLatency, "min_latency", nullptr},
-    {fcclStrategyUb, "ub", nullptr},           {fcclStrategyLowPrecision, "lowprecision", nullptr},
-    {fcclStrategyNccl, "nccl", nullptr},       {fcclStrategyNcclSymmetric, "nccl_symmetric", nullptr},
-};
-
-template <class Value, size_t kCount>
-const char* nameIn(const Named<Value> (&table)[kCount], Value value) {
-  for (const Named<Value>& row : table) {
-    if (row.value == value) return row.name;
-  }
-  return "?";
-}
-
-template <class Value, size_t kCount>
-Value valueIn(const Named<Value> (&table)[kCount], const char* what, std::string_view name) {
-  std::string allowed;
-  for (const Named<Value>& row : table) {
-    if (name == row.name || (row.alias != nullptr && name == row.alias)) return row.value;
-    allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", row.name);
-  }
-  throw std::invalid_argument(fmt::format("{} '{}' is not known; allowed are {}.", what, name, allowed));
-}
-
-}  // namespace
 
 size_t Case::bytes() const { return count() * bytesOf(dtype); }
 
@@ -100,16 +48,6 @@ size_t bytesOf(fcclDataType_t dtype) {
 
 bool isSixteenBit(fcclDataType_t dtype) { return dtype == fcclFloat16 || dtype == fcclBfloat16; }
 
-const char* nameOf(fcclFusionPattern_t pattern) { return nameIn(kPatterns, pattern); }
-const char* nameOf(fcclDataType_t dtype) { return nameIn(kTypes, dtype); }
-const char* nameOf(fcclRedOp_t op) { return nameIn(kOps, op); }
-const char* nameOf(fcclStrategy_t strategy) { return nameIn(kStrategies, strategy); }
-
-fcclFusionPattern_t patternOf(std::string_view name) { return valueIn(kPatterns, "Pattern", name); }
-fcclDataType_t dtypeOf(std::string_view name) { return valueIn(kTypes, "Data type", name); }
-fcclRedOp_t opOf(std::string_view name) { return valueIn(kOps, "Operator", name); }
-fcclStrategy_t strategyOf(std::string_view name) { return valueIn(kStrategies, "Strategy", name); }
-
 size_t bytesOfText(std::string_view text) {
   size_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -136,7 +74,7 @@ std::string textOfBytes(size_t bytes) {
 const std::vector<fcclFusionPattern_t>& allPatterns() {
   static const std::vector<fcclFusionPattern_t> patterns = [] {
     std::vector<fcclFusionPattern_t> all;
-    for (const auto& row : kPatterns) all.push_back(row.value);
+    for (size_t i = 0; i < kPatterns.size(); i++) all.push_back(static_cast<fcclFusionPattern_t>(i));
     return all;
   }();
   return patterns;

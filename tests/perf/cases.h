@@ -1,5 +1,4 @@
-// What fccl-perf measures: one case is one call shape. Names of the enumerations as they stand on the command line and
-// in tables, and the list of cases that the options ask for.
+// What fccl-perf measures: one case is one call shape, and the list of cases that the options ask for.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "fccl.h"
+#include "tools/words.h"
 
 namespace fccl::perf {
 
@@ -38,16 +38,11 @@ PatternTraits traitsOf(fcclFusionPattern_t pattern);
 size_t bytesOf(fcclDataType_t dtype);
 bool isSixteenBit(fcclDataType_t dtype);
 
-const char* nameOf(fcclFusionPattern_t pattern);
-const char* nameOf(fcclDataType_t dtype);  // as nccl-tests prints them: "float", "bfloat16"
-const char* nameOf(fcclRedOp_t op);
-const char* nameOf(fcclStrategy_t strategy);
-
-// Throw std::invalid_argument naming the value and what is allowed.
-fcclFusionPattern_t patternOf(std::string_view name);
-fcclDataType_t dtypeOf(std::string_view name);
-fcclRedOp_t opOf(std::string_view name);
-fcclStrategy_t strategyOf(std::string_view name);
+using tools::dtypeOf;
+using tools::nameOf;
+using tools::opOf;
+using tools::patternOf;
+using tools::strategyOf;
 
 // "64", "16K", "1M", "2G"; binary multiples. Throws std::invalid_argument.
 size_t bytesOfText(std::string_view text);

@@ -11,6 +11,8 @@
 #include <optional>
 #include <stdexcept>
 
+#include "lib/validate.h"
+#include "tests/perf/chosen.h"
 #include "tests/perf/machine.h"
 #include "tests/perf/options.h"
 #include "tests/perf/peers_mpi.h"
@@ -53,10 +55,10 @@ RunFacts factsOf(const Ranks& ranks, const Options& options, int argc, const cha
   return facts;
 }
 
-Variants variantsOf(const Case& c, const Options& options, const Ranks& ranks, fcclComm_t comm) {
+Variants variantsOf(const Case& c, const std::vector<bool>& places, const Options& options, const Ranks& ranks,
+                    fcclComm_t comm) {
   Variants variants;
-  for (const bool inPlace : {false, true}) {
-    if (!(inPlace ? options.inPlace : options.outOfPlace)) continue;
+  for (const bool inPlace : places) {
     variants.push_back(makeFccl(c, inPlace, ranks.rank(), comm));
     if (options.compareUnfused && c.fused()) variants.push_back(makeUnfused(c, inPlace, ranks.rank(), comm));
     if ((options.compareUnfused || options.compareMpi) && c.fused()) {
@@ -104,8 +106,26 @@ class Communicator {
   fcclComm_t comm_ = nullptr;
 };
 
-// What every rank does; rank 0 prints. Returns the number of wrong elements.
-long long runRank(Ranks& ranks, const Options& options, int argc, const char* const* argv) {
+std::vector<bool> placesOf(const Options& options) {
+  if (options.onCuda) return {false};  // all that CudaPerf measures
+  std::vector<bool> places;
+  if (options.outOfPlace) places.push_back(false);
+  if (options.inPlace) places.push_back(true);
+  return places;
+}
+
+// Names the strategies of FCCL's own series. Afterwards: the first call may have tuned what AUTO takes (FCCL_AUTOTUNE).
+void nameChosen(fcclComm_t comm, Row& row) {
+  Case sum = row.c;  // what is timed before a separate epilogue
+  sum.pattern = fcclPatternAllReduce;
+  for (Series& series : row.series) {
+    if (series.variant == "fccl") series.chosen = choiceOf(row.c, series.inPlace, comm).strategy;
+    if (series.variant == "unfused") series.chosen = choiceOf(sum, series.inPlace, comm).strategy;
+  }
+}
+
+// What every rank does; rank 0 prints. Returns whether there are results, none of them with a wrong element.
+bool runRank(Ranks& ranks, const Options& options, int argc, const char* const* argv) {
   RunFacts facts = factsOf(ranks, options, argc, argv);
   if (options.pin) pinToCore(ranks.rank());
   const std::vector<Goal> goals = options.hostGoals ? hostGoals(ranks.count()) : std::vector<Goal>{};
@@ -128,33 +148,45 @@ long long runRank(Ranks& ranks, const Options& options, int argc, const char* co
     host.emplace(ranks, cases.front().strategy);
   }
   if (prints) fmt::print("{}", headText(facts));
-  const auto measure = [&](const Case& c) {
+  const fcclComm_t comm = cuda != nullptr ? cuda->communicator() : host->get();
+  const auto measure = [&](const Case& c, const std::vector<bool>& places) {
     if (cuda != nullptr) return cuda->measure(c, options.measure);
-    Variants variants = variantsOf(c, options, ranks, host->get());
+    Variants variants = variantsOf(c, places, options, ranks, comm);
     return measureCase(ranks, c, variants, options.measure);
   };
 
   std::vector<Row> rows;
+  std::optional<fcclFusionPattern_t> pattern;
   for (const Case& c : cases) {
-    const bool newPattern = rows.empty() || rows.back().c.pattern != c.pattern;
-    if (prints && newPattern) fmt::print("# {}, strategy {}\n", nameOf(c.pattern), nameOf(c.strategy));
-    rows.push_back(measure(c));
+    if (prints && pattern != c.pattern) fmt::print("# {}, strategy {}\n", nameOf(c.pattern), nameOf(c.strategy));
+    pattern = c.pattern;
+    const Choices choices = choicesOf(c, placesOf(options), comm);
+    if (prints) fmt::print("{}", choices.refusals);
+    if (choices.served.empty()) continue;
+    rows.push_back(measure(c, choices.served));
+    nameChosen(comm, rows.back());
     if (prints) fmt::print("{}", rowText(rows.back(), ranks.count()));
     if (prints) std::fflush(stdout);
   }
 
   if (prints) {
-    fmt::print("{}", footText(rows, ranks.count()));
+    if (rows.empty()) {
+      fmt::print(stderr, "fccl-perf: {} can serve no case that was asked for; the comment lines say why.\n",
+                 strategyName(cases.front().strategy));
+    } else {
+      fmt::print("{}", footText(rows, ranks.count()));
+    }
     if (options.hostGoals) fmt::print("{}", goalsText(goals, rows));
     std::fflush(stdout);
     if (jsonFile) {
       nlohmann::json json = jsonOf(facts);
+      json["rows"] = nlohmann::json::array();
       for (const Row& row : rows) json["rows"].push_back(jsonOf(row, ranks.count()));
       if (options.hostGoals) json["goals"] = goalsJson(goals, rows);
       jsonFile->write(json);
     }
   }
-  return totalWrong(rows);
+  return !rows.empty() && totalWrong(rows) == 0;
 }
 
 int runProgram(int argc, char** argv) {
@@ -176,21 +208,21 @@ int runProgram(int argc, char** argv) {
   }
   if (wantsMpi && !underMpirun) executeUnderMpirun(options.ranks.value_or(2), argv);
 
-  // Written by rank 0 alone where ranks are threads; every rank has the same count.
-  long long wrong = 0;
+  // Written by rank 0 alone where ranks are threads; every rank finds the same.
+  bool good = false;
   const auto body = [&](Ranks& ranks) {
     if (options.ranks.value_or(ranks.count()) != ranks.count()) {
       throw std::runtime_error(fmt::format("--ranks is {}, but mpirun has started {}", *options.ranks, ranks.count()));
     }
-    const long long found = runRank(ranks, options, argc, argv);
-    if (ranks.rank() == 0 || underMpirun) wrong = found;
+    const bool found = runRank(ranks, options, argc, argv);
+    if (ranks.rank() == 0 || underMpirun) good = found;
   };
   if (underMpirun) {
     runAsMpiRank(body);
   } else {
     runAsThreads(options.ranks.value_or(2), body);
   }
-  return wrong == 0 ? 0 : 1;
+  return good ? 0 : 1;
 }
 
 }  // namespace

@@ -24,6 +24,15 @@ std::string p99Text(const Series* series) {
   return series == nullptr ? fmt::format("{:>9}", "-") : fmt::format("{:>9.2f}", series->p99Us());
 }
 
+// ", ONESHOT" where AUTO was asked for, which took that.
+std::string chosenText(const Case& c, const Series* out, const Series* in) {
+  const std::string outOfPlace = out == nullptr ? "" : out->chosen;
+  const std::string inPlace = in == nullptr ? outOfPlace : in->chosen;
+  if (c.strategy != fcclStrategyAuto || (outOfPlace.empty() && inPlace.empty())) return "";
+  if (outOfPlace.empty() || outOfPlace == inPlace) return fmt::format(", {}", inPlace);
+  return fmt::format(", {} (in place {})", outOfPlace, inPlace);
+}
+
 std::string ratioText(double ratio) { return std::isnan(ratio) ? "-" : fmt::format("{:.3f}", ratio); }
 
 std::string peersText(const Row& row, int ranks) {
@@ -84,6 +93,7 @@ std::string rowText(const Row& row, int ranks) {
   if (row.attempts > 1) text += fmt::format(", attempt {}", row.attempts);
   if (c.fused()) text += fmt::format(", {} x {}", c.tokens, c.hidden);
   if (c.windows) text += ", windows";
+  text += chosenText(c, out, in);
   return text + "\n" + peersText(row, ranks);
 }
 
@@ -184,6 +194,7 @@ nlohmann::json jsonOf(const Row& row, int ranks) {
         {"single_calls", {{"samples", one.callUs.size()}, {"median_us", median(one.callUs)}, {"p99_us", one.p99Us()}}},
     };
     if (one.wrong >= 0) entry["wrong"] = one.wrong;
+    if (!one.chosen.empty()) entry["chosen"] = one.chosen;
     series.push_back(std::move(entry));
     if (one.variant != "fccl") ratios[one.variant][place] = ratioTo(row, one.variant, one.inPlace);
   }

@@ -32,8 +32,8 @@ struct RunFacts {
 
 // Comment lines (#) before the table: facts, then the column heads.
 std::string headText(const RunFacts& facts);
-// One line in nccl-tests' columns, out of place and in place, then p99 of single calls and the machine's state; under
-// it a comment line for each peer in the same columns, with FCCL's time divided by the peer's.
+// One line in nccl-tests' columns, out of place and in place, then p99 of single calls, the machine's state and what
+// AUTO took; under it a comment line for each peer in the same columns, with FCCL's time divided by the peer's.
 std::string rowText(const Row& row, int ranks);
 // Comment lines after the table.
 std::string footText(const std::vector<Row>& rows, int ranks);

@@ -56,11 +56,17 @@ void takeRow(const std::string& file, int ranks, const Json& row, std::map<CellK
                     one.at("tokens").get<int64_t>()};
   if (key.tokens <= 0) return;  // by bytes
   for (const Json& series : row.at("series")) {
-    const std::string strategy =
-        strategyOf(series.at("variant").get<std::string>(), one.at("strategy").get<std::string>());
+    const auto variant = series.at("variant").get<std::string>();
+    const std::string strategy = strategyOf(variant, one.at("strategy").get<std::string>());
     if (strategy.empty() || series.at("place") != "out") continue;
     if (series.value("wrong", 0LL) != 0) {
       throw std::invalid_argument(fmt::format("{}: {} has wrong results.", file, one.at("text").get<std::string>()));
+    }
+    // Reports from before fccl-perf asked for it have none.
+    const std::string chosen = variant == "fccl" ? series.value("chosen", strategy) : strategy;
+    if (chosen != strategy) {
+      throw std::invalid_argument(
+          fmt::format("{}: {} is a time of {}, not of {}.", file, one.at("text").get<std::string>(), chosen, strategy));
     }
     (*cells)[key][strategy].push_back(series.at("median_us").get<double>());
   }

@@ -20,6 +20,7 @@ struct Series {
   std::vector<double> roundUs;  // mean over the calls of a round
   std::vector<double> callUs;   // single calls, timed apart from the rounds
   long long wrong = -1;         // elements that differ from the reference, over all ranks; -1: not checked
+  std::string chosen;           // of FCCL's own: the strategy that it ran with, "ONESHOT"
 
   double medianUs() const { return median(roundUs); }
   double minUs() const { return smallest(roundUs); }

@@ -17,17 +17,6 @@ namespace {
 constexpr int kSlotBytes = 4096;
 constexpr fcclDataType_t kTypes[] = {fcclFloat32, fcclFloat16, fcclBfloat16};
 
-FusedCase lowPrecision(fcclFusionPattern_t pattern, fcclDataType_t dtype, int64_t tokens, int64_t hidden) {
-  FusedCase asked;
-  asked.pattern = pattern;
-  asked.dtype = dtype;
-  asked.tokens = tokens;
-  asked.hidden = hidden;
-  asked.strategy = fcclStrategyLowPrecision;
-  asked.reducedOut = true;
-  return asked;
-}
-
 double sumOf(const FusedProblem& problem, size_t i) {
   double sum = 0;
   for (const Bytes& input : problem.inputs) sum += load(problem.asked().dtype, input.data(), i);
@@ -69,7 +58,7 @@ TEST_CASE("low precision: data that FP8 holds comes back exactly, in every patte
           n++;
           const bool nvfp4 = traits(pattern).quant == Quant::kNvfp4;
           if (static_cast<size_t>(tokens * hidden) * static_cast<size_t>(ranks) > 150'000) continue;
-          FusedCase asked = lowPrecision(pattern, kTypes[n % 3], tokens, nvfp4 ? (hidden + 15) / 16 * 16 : hidden);
+          FusedCase asked = lowPrecisionCase(pattern, kTypes[n % 3], tokens, nvfp4 ? (hidden + 15) / 16 * 16 : hidden);
           asked.layout = kLayouts[n % 3];
           asked.reducedOut = n % 2 == 0;
           asked.seed = n;
@@ -89,7 +78,7 @@ TEST_CASE("low precision: plain calls of any length, also many chunks of them", 
       RankGroup group(ranks, suiteConfig(slotBytes));
       uint64_t n = static_cast<uint64_t>(ranks);
       for (const int64_t count : {1, 63, 64, 128, 129, 255, 1000, 4097, 70'001}) {
-        FusedCase asked = lowPrecision(fcclPatternAllReduce, kTypes[n++ % 3], 1, count);
+        FusedCase asked = lowPrecisionCase(fcclPatternAllReduce, kTypes[n++ % 3], 1, count);
         asked.seed = n;
         FusedProblem problem(asked, ranks);
         holdInFp8(problem, false);
@@ -104,7 +93,7 @@ TEST_CASE("low precision: a common power of two changes nothing", "[lowprecision
   RankGroup group(2, suiteConfig(kSlotBytes));
   for (const int power : {-117, -60, -1, 1, 40, 119}) {
     for (const fcclDataType_t dtype : {fcclFloat32, fcclBfloat16}) {
-      const FusedCase asked = lowPrecision(fcclPatternAllReduce, dtype, 1, 1000);
+      const FusedCase asked = lowPrecisionCase(fcclPatternAllReduce, dtype, 1, 1000);
       FusedProblem problem(asked, 2);
       holdInFp8(problem, false, power);
       runFused(group, problem);
@@ -117,7 +106,7 @@ TEST_CASE("low precision: buffers that are the same", "[lowprecision]") {
   RankGroup group(3, suiteConfig(kSlotBytes));
   for (const fcclFusionPattern_t pattern : allPatterns()) {
     for (int alias = 0; alias < 8; ++alias) {
-      FusedCase asked = lowPrecision(pattern, kTypes[alias % 3], 40, 128);
+      FusedCase asked = lowPrecisionCase(pattern, kTypes[alias % 3], 40, 128);
       asked.residualInPlace = (alias & 1) != 0 && traits(pattern).residual;
       asked.reducedInPlace = (alias & 2) != 0;
       asked.normInPlace = (alias & 4) != 0 && !asked.reducedInPlace && traits(pattern).normOut;
@@ -136,7 +125,7 @@ TEST_CASE("low precision: unit normal data within the error of two roundings", "
       for (const auto& [pattern, tokens, hidden] : {std::tuple{fcclPatternAllReduce, int64_t{1}, int64_t{30'000}},
                                                     {fcclPatternResidualRmsNormOutQuantFp8, 33, 720},
                                                     {fcclPatternResidualRmsNormOutQuantNvfp4, 16, 2880}}) {
-        const FusedCase asked = lowPrecision(pattern, dtype, tokens, hidden);
+        const FusedCase asked = lowPrecisionCase(pattern, dtype, tokens, hidden);
         FusedProblem problem(asked, ranks);
         makeNormal(problem, 7000 + static_cast<uint64_t>(ranks));
         const FusedOutputs outputs = callFused(group, problem);
@@ -159,7 +148,7 @@ TEST_CASE("low precision: no element is off by more than two roundings", "[lowpr
   FCCL_NEED_SUITE_DEVICE();
   // Values over 40 powers of two, so that blocks hold what FP8 flushes.
   RankGroup group(3, suiteConfig(kSlotBytes));
-  const FusedCase asked = lowPrecision(fcclPatternAllReduce, fcclFloat32, 1, 20'000);
+  const FusedCase asked = lowPrecisionCase(fcclPatternAllReduce, fcclFloat32, 1, 20'000);
   FusedProblem problem(asked, 3);
   double largest = 0;
   for (size_t i = 0; i < asked.count(); ++i) {
@@ -187,7 +176,7 @@ TEST_CASE("low precision: what is not finite stays so and harms no neighbour", "
   for (const int ranks : {2, 3}) {
     RankGroup group(ranks, suiteConfig(kSlotBytes));
     for (const fcclDataType_t dtype : kTypes) {
-      const FusedCase asked = lowPrecision(fcclPatternAllReduce, dtype, 1, 3000);
+      const FusedCase asked = lowPrecisionCase(fcclPatternAllReduce, dtype, 1, 3000);
       FusedProblem problem(asked, ranks);
       holdInFp8(problem, true);
       const auto special = [&](size_t i) { return hash(77, i) % 50 == 0; };
@@ -214,7 +203,7 @@ TEST_CASE("low precision: zeros, the smallest and the largest numbers", "[lowpre
   FCCL_NEED_SUITE_DEVICE();
   RankGroup group(2, suiteConfig(kSlotBytes));
   const auto both = [&](fcclDataType_t dtype, double first, double second) {
-    const FusedCase asked = lowPrecision(fcclPatternAllReduce, dtype, 1, 512);
+    const FusedCase asked = lowPrecisionCase(fcclPatternAllReduce, dtype, 1, 512);
     FusedProblem problem(asked, 2);
     for (size_t i = 0; i < asked.count(); ++i) {
       store(dtype, problem.inputs[0].data(), i, first);
@@ -255,7 +244,7 @@ TEST_CASE("low precision: what is flushed to zero has no sign", "[lowprecision]"
   FCCL_NEED_SUITE_DEVICE();
   RankGroup group(2, suiteConfig(kSlotBytes));
   for (const fcclDataType_t dtype : {fcclFloat32, fcclBfloat16}) {
-    const FusedCase asked = lowPrecision(fcclPatternAllReduce, dtype, 1, 1024);
+    const FusedCase asked = lowPrecisionCase(fcclPatternAllReduce, dtype, 1, 1024);
     FusedProblem problem(asked, 2);
     for (size_t i = 0; i < asked.count(); ++i) {
       for (Bytes& input : problem.inputs) store(dtype, input.data(), i, i % 16 == 0 ? 1.0 : -0x1p-30);
@@ -275,8 +264,8 @@ TEST_CASE("low precision: beside other strategies in the same staging areas", "[
   RankGroup group(3, suiteConfig(kSlotBytes));
   constexpr fcclStrategy_t kStrategies[] = {fcclStrategyLowPrecision, fcclStrategyTwoshot, fcclStrategyOneshot};
   for (uint64_t round = 0; round < 60; ++round) {
-    FusedCase asked = lowPrecision(allPatterns()[hash(6, round) % 7], kTypes[round % 3],
-                                   static_cast<int64_t>(1 + hash(5, round) % 40), 48);
+    FusedCase asked = lowPrecisionCase(allPatterns()[hash(6, round) % 7], kTypes[round % 3],
+                                       static_cast<int64_t>(1 + hash(5, round) % 40), 48);
     asked.strategy = kStrategies[hash(7, round) % 3];
     asked.seed = round + 1;
     FusedProblem problem(asked, 3);

@@ -53,6 +53,18 @@ struct FusedCase {
   std::string describe() const;
 };
 
+// What most tests vary; the rest as above.
+inline FusedCase fusedCase(fcclFusionPattern_t pattern, fcclDataType_t dtype, int64_t tokens, int64_t hidden,
+                           fcclStrategy_t strategy = fcclStrategyAuto, uint64_t seed = 1) {
+  return {.pattern = pattern, .dtype = dtype, .tokens = tokens, .hidden = hidden, .strategy = strategy, .seed = seed};
+}
+
+inline FusedCase lowPrecisionCase(fcclFusionPattern_t pattern, fcclDataType_t dtype, int64_t tokens, int64_t hidden) {
+  FusedCase asked = fusedCase(pattern, dtype, tokens, hidden, fcclStrategyLowPrecision);
+  asked.reducedOut = true;
+  return asked;
+}
+
 struct FusedOutputs {
   Bytes reduced;
   Bytes residual;

@@ -14,17 +14,6 @@ using namespace fccl::test;
 
 namespace {
 
-FusedCase lowPrecision(fcclFusionPattern_t pattern, fcclDataType_t dtype, int64_t tokens, int64_t hidden) {
-  FusedCase asked;
-  asked.pattern = pattern;
-  asked.dtype = dtype;
-  asked.tokens = tokens;
-  asked.hidden = hidden;
-  asked.strategy = fcclStrategyLowPrecision;
-  asked.reducedOut = true;
-  return asked;
-}
-
 // In words. Which of two NaN goes on is the compiler's choice, so one equals another; not so once they are quantized.
 std::string difference(fcclDataType_t dtype, const FusedOutputs& expected, const FusedOutputs& actual) {
   const auto differ = [dtype](const Bytes& a, const Bytes& b) {
@@ -64,7 +53,7 @@ TEST_CASE("low precision: every instruction set gives the same bytes, but for wh
   for (const fcclDataType_t dtype : {fcclFloat32, fcclFloat16, fcclBfloat16}) {
     for (const DataKind data : {DataKind::kPlain, DataKind::kCancellation, DataKind::kSpecial}) {
       for (const fcclFusionPattern_t pattern : {fcclPatternAllReduce, fcclPatternResidualRmsNormOutQuantNvfp4}) {
-        FusedCase asked = lowPrecision(pattern, dtype, 23, 336);
+        FusedCase asked = lowPrecisionCase(pattern, dtype, 23, 336);
         asked.data = data;
         const FusedProblem problem(asked, 3);
         FusedOutputs first;
@@ -88,7 +77,7 @@ TEST_CASE("low precision: 16 and 72 ranks", "[lowprecision]") {
     for (const auto& [pattern, tokens, hidden] : {std::tuple{fcclPatternAllReduce, int64_t{1}, int64_t{9000}},
                                                   {fcclPatternResidualRmsNorm, 100, 48},
                                                   {fcclPatternResidualRmsNormOutQuantNvfp4, ranks + 1, 32}}) {
-      FusedProblem problem(lowPrecision(pattern, fcclBfloat16, tokens, hidden), ranks);
+      FusedProblem problem(lowPrecisionCase(pattern, fcclBfloat16, tokens, hidden), ranks);
       holdInFp8(problem, false);
       runFused(group, problem);
     }
@@ -98,7 +87,7 @@ TEST_CASE("low precision: 16 and 72 ranks", "[lowprecision]") {
 TEST_CASE("low precision: FCCL_CHECK tells it from the strategy that it resembles", "[lowprecision]") {
   const ScopedVariable check("FCCL_CHECK", "1");
   RankGroup group(2, testConfig());
-  FusedProblem problem(lowPrecision(fcclPatternResidualRmsNorm, fcclBfloat16, 6, 160), 2);
+  FusedProblem problem(lowPrecisionCase(fcclPatternResidualRmsNorm, fcclBfloat16, 6, 160), 2);
   holdInFp8(problem, false);
   runFused(group, problem);
   std::vector<FusedBuffers> buffers;

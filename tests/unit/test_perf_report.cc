@@ -205,11 +205,36 @@ TEST_CASE("perf: sizes and lists of the command line", "[perf]") {
   CHECK(statusOf({"--tokens", "1099511627776", "--hidden", "1099511627776"}, &text) == 2);
   CHECK(contains(text, "2^40"));
   CHECK(statusOf({"--pattern", "nonsense"}, &text) == 2);
-  CHECK(contains(text, "'nonsense'"));
+  CHECK(contains(text, "--pattern is nonsense; it can be all_reduce, "));
   CHECK(statusOf({"--pattern", "rms_norm", "--op", "max"}) == 2);
   CHECK(statusOf({"-b", "1M", "-e", "1K"}) == 2);
   CHECK(statusOf({"--ranks", "0"}) == 2);
   CHECK(statusOf({"--help"}) == 0);
+}
+
+TEST_CASE("command lines: every name is understood as it is printed, in capitals and in its short forms", "[perf]") {
+  for (const fcclFusionPattern_t pattern : allPatterns()) CHECK(patternOf(nameOf(pattern)) == pattern);
+  CHECK(patternOf("RESIDUAL_RMS_NORM_OUT_QUANT_NVFP4") == fcclPatternResidualRmsNormOutQuantNvfp4);
+  CHECK(patternOf("residual_rms_norm_fp8") == fcclPatternResidualRmsNormQuantFp8);
+  CHECK(patternOf("plain") == fcclPatternAllReduce);
+  for (int number = fcclInt8; number <= fcclBfloat16; number++) {
+    const auto dtype = static_cast<fcclDataType_t>(number);
+    CHECK(dtypeOf(nameOf(dtype)) == dtype);
+  }
+  CHECK(dtypeOf("bf16") == fcclBfloat16);
+  CHECK(dtypeOf("int") == fcclInt32);
+  CHECK(nameOf(fcclFloat16) == "half");
+  CHECK(opOf("avg") == fcclAvg);
+  for (const fcclStrategy_t strategy : {fcclStrategyAuto, fcclStrategyLowPrecision, fcclStrategyNcclSymmetric}) {
+    CHECK(strategyOf(nameOf(strategy)) == strategy);
+  }
+  CHECK(strategyOf("MIN_LATENCY") == fcclStrategyMinLatency);
+  for (const char* bad : {"", "quant", "?"}) {
+    CHECK_THROWS_AS(patternOf(bad), std::invalid_argument);
+    CHECK_THROWS_AS(dtypeOf(bad), std::invalid_argument);
+    CHECK_THROWS_AS(opOf(bad), std::invalid_argument);
+    CHECK_THROWS_AS(strategyOf(bad), std::invalid_argument);
+  }
 }
 
 TEST_CASE("perf: the reference formats know their codes and ties", "[perf]") {

@@ -97,4 +97,9 @@ TEST_CASE("table maker: reports that cannot be used are refused by name", "[tabl
   Json wrong = report({{"oneshot", 1, 2.0}});
   wrong["rows"][0]["series"][0]["wrong"] = 3;
   CHECK(has(errorOf(wrong), "a case has wrong results"));
+  Json other = report({{"ub", 1, 2.0}});
+  other["rows"][0]["series"][0]["chosen"] = "ONESHOT";
+  CHECK(errorOf(other) == "r.json: a case is a time of ONESHOT, not of UB.");
+  other["rows"][0]["series"][0]["chosen"] = "UB";
+  CHECK(errorOf(other).empty());
 }

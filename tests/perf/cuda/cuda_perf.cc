@@ -162,6 +162,7 @@ class Perf final : public CudaPerf {
     cudaOk(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
     return fmt::format("{} x {}, CUDA driver {}.{}", devices_, properties.name, driver / 1000, driver % 1000 / 10);
   }
+  fcclComm_t communicator() const override { return group_.get(); }
   std::string nccl() const override { return nccl_ == nullptr ? "" : nccl_->version(); }
 
   Row measure(const Case& c, const MeasureOptions& options) override {
