@@ -6,7 +6,8 @@
 //                                   (non-blocking): then everything of it goes to NCCL
 // ncclAllReduce                     FCCL's where the policy says so and FCCL takes the arguments, else NCCL's
 // the same in a group               waits for the group's end, where FCCL's come first, in the same order on all ranks
-// finalize, destroy, abort          FCCL's communicator goes first
+// finalize, destroy                 FCCL's communicator goes first, when no call of it is under way
+// abort, revoke                     FCCL's goes first, at once: a call that waits in it fails
 // ncclCommGetAsyncError             NCCL's error, else FCCL's
 #include <algorithm>
 #include <optional>
@@ -47,15 +48,26 @@ int byNccl(const Call& c) {
   return callReal("ncclAllReduce", c.in, c.out, c.count, c.dtype, c.op, c.ncclComm, c.stream);
 }
 
-// Nothing: FCCL does not take these arguments, and has enqueued nothing.
+// FCCL refuses whatever comes for a handle that has ended; only of a live one does that say something about the call.
+bool isLive(fcclComm_t comm) {
+  int rank = 0;
+  return fcclCommUserRank(comm, &rank) == fcclSuccess;
+}
+
+// Nothing: FCCL does not take these arguments, and has enqueued nothing; NCCL may. Not what meets an abort: NCCL's
+// communicator goes as well.
 std::optional<int> byFccl(Attached& at, const Call& c) {
   const std::lock_guard lock(at.mutex);
-  if (at.comm == nullptr) return std::nullopt;
+  // Acquire: whether it was an abort that has taken it out.
+  const fcclComm_t comm = at.comm.load(std::memory_order_acquire);
+  if (comm == nullptr) {
+    if (at.aborted.load(std::memory_order_relaxed)) return fcclInvalidUsage;
+    return std::nullopt;
+  }
   at.order.follow(c.stream);
-  const fcclResult_t result =
-      fcclAllReduce(c.in, c.out, c.count, static_cast<fcclDataType_t>(c.dtype), static_cast<fcclRedOp_t>(c.op), at.comm,
-                    static_cast<fcclStream_t>(c.stream));
-  if (result == fcclInvalidArgument) return std::nullopt;
+  const fcclResult_t result = fcclAllReduce(c.in, c.out, c.count, static_cast<fcclDataType_t>(c.dtype),
+                                            static_cast<fcclRedOp_t>(c.op), comm, static_cast<fcclStream_t>(c.stream));
+  if (result == fcclInvalidArgument) return isLive(comm) ? std::nullopt : std::optional<int>(fcclInvalidUsage);
   if (result == fcclSuccess) at.byFccl.fetch_add(1, std::memory_order_relaxed);  // for a text
   return result;
 }
@@ -107,29 +119,29 @@ SHIM_API int ncclCommShrink(void* parent, int* excluded, int count, void** comm,
   return made(callReal("ncclCommShrink", parent, excluded, count, comm, config, flags), comm);
 }
 SHIM_API int ncclCommFinalize(void* comm) {
-  detach(comm, false);
+  detach(comm);
   return callReal("ncclCommFinalize", comm);
 }
 SHIM_API int ncclCommDestroy(void* comm) {
-  detach(comm, false);
+  detach(comm);
   return callReal("ncclCommDestroy", comm);
 }
 SHIM_API int ncclCommAbort(void* comm) {
-  detach(comm, true);
+  detachAtOnce(comm);
   return callReal("ncclCommAbort", comm);
 }
 SHIM_API int ncclCommRevoke(void* comm, int flags) {
-  detach(comm, true);
+  detachAtOnce(comm);
   return callReal("ncclCommRevoke", comm, flags);
 }
 SHIM_API int ncclCommGetAsyncError(void* comm, int* error) {
   const int code = callReal("ncclCommGetAsyncError", comm, error);
   const std::shared_ptr<Attached> at = find(comm);
   if (code != fcclSuccess || error == nullptr || *error != fcclSuccess || at == nullptr) return code;
-  const std::lock_guard lock(at->mutex);
-  if (at->comm == nullptr) return code;
-  fcclResult_t ours = fcclSuccess;
-  if (fcclCommGetAsyncError(at->comm, &ours) == fcclSuccess) *error = ours;
+  // No lock: a watchdog asks while a call is stuck. Acquire: what attach() has made.
+  const fcclComm_t ours = at->comm.load(std::memory_order_acquire);
+  fcclResult_t failed = fcclSuccess;
+  if (ours != nullptr && fcclCommGetAsyncError(ours, &failed) == fcclSuccess) *error = failed;
   return code;
 }
 
@@ -137,7 +149,7 @@ SHIM_API int ncclAllReduce(const void* in, void* out, size_t count, int dtype, i
   const Call call{in, out, count, dtype, op, comm, stream};
   const std::shared_ptr<Attached> at = find(comm);
   if (at == nullptr) return byNccl(call);
-  if (at->comm != nullptr && at->policy.serves(at->ranks, count, dtype, op)) {
+  if (at->serves() && at->policy.serves(at->ranks, count, dtype, op)) {
     if (depth == 0) return carryOut(*at, call);
     waiting.push_back({call, at});
     return fcclSuccess;

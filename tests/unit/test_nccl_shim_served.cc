@@ -1,0 +1,102 @@
+// The shim where FCCL serves calls itself: over the stand-in for NCCL, with HOST communicators.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "tests/support/catch.h"
+#include "tests/support/fake_nccl.h"
+#include "tests/support/nccl_shim.h"
+
+using namespace fccl;
+using namespace fccl::test;
+
+namespace {
+
+// Long enough for a thread that has said that it calls to be inside of the call, nearly always. What is tested must
+// hold either way.
+void letItCall(const std::atomic<bool>& calls) {
+  while (!calls) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+}
+
+}  // namespace
+
+TEST_CASE("NCCL shim on HOST: sums are FCCL's, what is not of its kind goes to NCCL", "[nccl]") {
+  fake().reset();
+  const Shim& shim = shimmedOnHost();
+  shim.withComms(3, [&](int rank, void*& comm) -> std::string {
+    if (std::string wrong = shim.sum(rank, 3, comm); !wrong.empty()) return wrong;
+    int32_t value = rank;
+    if (shim.allReduce(&value, &value, 1, fcclInt32, fcclMax, comm, nullptr) != 0 || value != 2) return "max";
+    // 4 bytes more than 256 KiB.
+    return shim.sum(rank, 3, comm, (size_t{64} << 10) + 1);
+  });
+  CHECK(fake().count("ncclAllReduce") == 6);
+  CHECK(fake().liveComms() == 0);
+}
+
+TEST_CASE("NCCL shim on HOST: an abort, and a look for errors, do not wait for a call that is stuck", "[nccl]") {
+  fake().reset();
+  const Shim& shim = shimmedOnHost();
+  std::atomic<bool> aborted{false};
+  shim.withComms(2, [&](int rank, void*& comm) -> std::string {
+    if (std::string wrong = shim.sum(rank, 2, comm); !wrong.empty()) return wrong;
+    void* const ours = std::exchange(comm, nullptr);
+    if (rank == 1) {
+      // Does not come to the call of rank 0.
+      while (!aborted) std::this_thread::yield();
+      return shim.commAbort(ours) == 0 ? "" : "ncclCommAbort of the other rank";
+    }
+    std::atomic<bool> calls{false};
+    int result = 0;
+    std::thread caller([&] {
+      float value = 1;
+      calls = true;
+      result = shim.allReduce(&value, &value, 1, fcclFloat32, fcclSum, ours, nullptr);
+    });
+    letItCall(calls);
+    int error = 1;
+    const int asked = shim.commGetAsyncError(ours, &error);
+    const int ended = shim.commAbort(ours);
+    caller.join();
+    aborted = true;
+    if (asked != 0 || error != 0) return "ncclCommGetAsyncError";
+    if (ended != 0) return "ncclCommAbort";
+    return result == fcclInvalidUsage ? "" : "the call that was stuck gave " + std::to_string(result);
+  });
+  // NCCL's communicator is gone: nothing may go there in place of what FCCL has given up.
+  CHECK(fake().count("ncclAllReduce") == 0);
+  CHECK(fake().liveComms() == 0);
+}
+
+TEST_CASE("NCCL shim on HOST: an abort ends a call that a destroy waits for", "[nccl]") {
+  fake().reset();
+  const Shim& shim = shimmedOnHost();
+  std::atomic<bool> aborted{false};
+  shim.withComms(2, [&](int rank, void*& comm) -> std::string {
+    if (rank == 1) {
+      while (!aborted) std::this_thread::yield();
+      return "";
+    }
+    void* const ours = std::exchange(comm, nullptr);
+    std::atomic<bool> calls{false};
+    std::thread caller([&] {
+      float value = 1;
+      calls = true;
+      (void)shim.allReduce(&value, &value, 1, fcclFloat32, fcclSum, ours, nullptr);
+    });
+    letItCall(calls);
+    std::atomic<bool> destroys{false};
+    std::thread destroyer([&] {
+      destroys = true;
+      (void)shim.commFinalize(ours);
+    });
+    letItCall(destroys);
+    const int ended = shim.commAbort(ours);
+    caller.join();
+    destroyer.join();
+    aborted = true;
+    return ended == 0 ? "" : "ncclCommAbort";
+  });
+  CHECK(fake().liveComms() == 0);
+}
