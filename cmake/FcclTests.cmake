@@ -129,7 +129,7 @@ foreach(name nccl engine)
 endforeach()
 target_compile_definitions(fake_engine PRIVATE FAKE_NCCL_WITHOUT_WINDOWS=1)
 # The shim with FCCL communicators on HOST.
-add_library(fake_shim MODULE tests/fake_nccl/host_comms.cc lib/shim/cuda_stream_order_absent.cc
+add_library(fake_shim MODULE tests/fake_nccl/host_comms.cc lib/shim/cuda_stream_events_absent.cc
                              $<TARGET_OBJECTS:fccl_shim> $<TARGET_OBJECTS:fccl_base>)
 target_link_libraries(fake_shim PRIVATE fccl_internal fccl Threads::Threads ${CMAKE_DL_LIBS})
 target_link_options(fake_shim PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/fccl-nccl.map)

@@ -47,15 +47,17 @@ void tellCalls(const Attached& entry) {
 
 void attach(void* ncclComm) {
   const Result<Environment> environment = Environment::read();
-  auto entry = std::make_shared<Attached>();
-  if (environment.ok()) {
-    entry->policy.mode = environment.value().ncclShim;
-    entry->policy.mostBytes = static_cast<size_t>(environment.value().ncclShimBytes.value_or(kMostBytes));
-  } else {
-    entry->policy.mode = NcclShim::kOff;
+  if (!environment.ok()) {
     FCCL_WARN("NCCL shim: nothing is served by FCCL: {}", environment.status().message());
+    return;
   }
-  if (entry->policy.mode == NcclShim::kOff) return;
+  const Policy policy{environment.value().ncclShim,
+                      static_cast<size_t>(environment.value().ncclShimBytes.value_or(kMostBytes))};
+  if (policy.mode == NcclShim::kOff) return;
+  int device = 0;
+  callReal("ncclCommCuDevice", ncclComm, &device);
+  auto entry = std::make_shared<Attached>(device);
+  entry->policy = policy;
   callReal("ncclCommUserRank", ncclComm, &entry->rank);
   callReal("ncclCommCount", ncclComm, &entry->ranks);
   const bool wanted = entry->ranks > 1 || entry->policy.mode == NcclShim::kAlways;
@@ -96,13 +98,6 @@ std::shared_ptr<Attached> find(void* ncclComm) {
   const std::shared_lock lock(all.mutex);
   const auto it = all.entries.find(ncclComm);
   return it == all.entries.end() ? nullptr : it->second;
-}
-
-void enqueueOn(void* ncclComm, void* stream) {
-  const std::shared_ptr<Attached> at = find(ncclComm);
-  if (at == nullptr || !at->serves()) return;
-  const std::lock_guard lock(at->mutex);
-  at->order.follow(stream);
 }
 
 }  // namespace fccl::shim

@@ -13,6 +13,9 @@
 namespace fccl::shim {
 
 struct Attached {
+  // The GPU of ncclComm's rank.
+  explicit Attached(int device) : order(device) {}
+
   // NULL: FCCL has none here (any more). Whoever takes it out gives it back. Others may be using the handle at that
   // moment: libfccl keeps a communicator while it is asked something, and an abort ends the call that is inside, so an
   // abort waits for no lock of the shim's. Not so fcclCommDestroy, which is called under the mutex.
@@ -29,6 +32,15 @@ struct Attached {
   Policy policy;
   std::mutex mutex;  // of what follows; held over a call of FCCL's, however long that waits
   StreamOrder order;
+  // Where NCCL enqueues.
+  void before(void* stream) {
+    const std::lock_guard lock(mutex);
+    order.before(stream);
+  }
+  void after(void* stream) {
+    const std::lock_guard lock(mutex);
+    order.after(stream);
+  }
   std::atomic<uint64_t> byFccl{0};
   std::atomic<uint64_t> byNccl{0};
 };
@@ -42,8 +54,5 @@ void detach(void* ncclComm);
 void detachAtOnce(void* ncclComm);
 // NULL where it is not known.
 std::shared_ptr<Attached> find(void* ncclComm);
-
-// Before something of ncclComm's goes to NCCL: it has its place among FCCL's calls.
-void enqueueOn(void* ncclComm, void* stream);
 
 }  // namespace fccl::shim

@@ -4,14 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lib/shim/attached.h"
+#include "lib/shim/group.h"
 #include "lib/shim/real.h"
 #include "transport/nccl_library.h"
 
 using fccl::nccl::UniqueId;
 using fccl::shim::callReal;
-using fccl::shim::enqueueOn;
+using fccl::shim::find;
 using fccl::shim::findReal;
+using fccl::shim::inOrder;
 
 #define SHIM_API extern "C" __attribute__((visibility("default")))
 
@@ -20,10 +21,9 @@ using fccl::shim::findReal;
 #define SHIM_FORWARD(name, parameters, ...) \
   SHIM_API int name parameters { return callReal(#name, __VA_ARGS__); }
 // The same of what is enqueued on a stream.
-#define SHIM_ENQUEUE(name, parameters, ...) \
-  SHIM_API int name parameters {            \
-    enqueueOn(comm, stream);                \
-    return callReal(#name, __VA_ARGS__);    \
+#define SHIM_ENQUEUE(name, parameters, ...)                                           \
+  SHIM_API int name parameters {                                                      \
+    return inOrder(find(comm), stream, [&] { return callReal(#name, __VA_ARGS__); }); \
   }
 
 SHIM_FORWARD(ncclMemAlloc, (void** pointer, size_t size), pointer, size)

@@ -1,0 +1,78 @@
+#include "lib/shim/group.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "lib/shim/real.h"
+
+namespace fccl::shim {
+namespace {
+
+struct Waiting {
+  std::shared_ptr<Attached> at;
+  Call call;
+};
+using Place = std::pair<std::shared_ptr<Attached>, void*>;  // a communicator and a stream
+
+thread_local int depth = 0;
+thread_local std::vector<Waiting> waiting;
+thread_local std::vector<Place> ncclCalls;
+
+// Communicators in the order in which they were made, whatever order this rank has called them in: inside of a group
+// NCCL's callers need not agree on one.
+int endWaiting() {
+  std::vector<Waiting> calls;
+  calls.swap(waiting);
+  std::stable_sort(calls.begin(), calls.end(),
+                   [](const Waiting& a, const Waiting& b) { return a.at->number < b.at->number; });
+  int worst = fcclSuccess;
+  for (const Waiting& each : calls) {
+    if (const int code = carryOut(each.at, each.call); worst == fcclSuccess) worst = code;
+  }
+  return worst;
+}
+
+}  // namespace
+
+bool inGroup() { return depth > 0; }
+
+int startGroup() {
+  const int code = callReal("ncclGroupStart");
+  if (code == fcclSuccess) depth++;
+  return code;
+}
+
+int endGroup() {
+  if (depth != 1) {
+    if (depth > 0) depth--;
+    return callReal("ncclGroupEnd");
+  }
+  const int ours = endWaiting();
+  depth = 0;
+  std::vector<Place> places;
+  places.swap(ncclCalls);
+  for (const auto& [at, stream] : places) at->before(stream);
+  const int code = callReal("ncclGroupEnd");
+  for (const auto& [at, stream] : places) at->after(stream);
+  return ours != fcclSuccess ? ours : code;
+}
+
+// Nothing is carried out: what waited for it neither.
+int simulateGroupEnd(void* info) {
+  if (depth > 0 && --depth == 0) {
+    waiting.clear();
+    ncclCalls.clear();
+  }
+  return callReal("ncclGroupSimulateEnd", info);
+}
+
+void defer(const std::shared_ptr<Attached>& at, const Call& call) { waiting.push_back({at, call}); }
+
+void noteNcclCall(const std::shared_ptr<Attached>& at, void* stream) {
+  // Sends and receives come in long rows.
+  const Place place{at, stream};
+  if (ncclCalls.empty() || ncclCalls.back() != place) ncclCalls.push_back(place);
+}
+
+}  // namespace fccl::shim
