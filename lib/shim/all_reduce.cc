@@ -1,7 +1,5 @@
 #include "lib/shim/all_reduce.h"
 
-#include <optional>
-
 #include "lib/shim/group.h"
 #include "lib/shim/real.h"
 
@@ -14,36 +12,35 @@ bool isLive(fcclComm_t comm) {
   return fcclCommUserRank(comm, &rank) == fcclSuccess;
 }
 
-// Nothing: FCCL does not take these arguments, and has enqueued nothing; NCCL may. Not what meets an abort: NCCL's
-// communicator goes as well.
-std::optional<int> byFccl(Attached& at, const Call& c) {
+Outcome aborted() { return {fcclInvalidUsage, "ncclAllReduce: the communicator was aborted."}; }
+
+}  // namespace
+
+std::optional<Outcome> byFccl(Attached& at, const Call& c) {
   const std::lock_guard lock(at.mutex);
   // Acquire: whether it was an abort that has taken it out.
   const fcclComm_t comm = at.comm.load(std::memory_order_acquire);
   if (comm == nullptr) {
-    if (at.aborted.load(std::memory_order_relaxed)) return fcclInvalidUsage;
+    if (at.aborted.load(std::memory_order_relaxed)) return aborted();
     return std::nullopt;
   }
   at.order.before(c.stream);
   const fcclResult_t result = fcclAllReduce(c.in, c.out, c.count, static_cast<fcclDataType_t>(c.dtype),
                                             static_cast<fcclRedOp_t>(c.op), comm, static_cast<fcclStream_t>(c.stream));
-  if (result == fcclInvalidArgument) return isLive(comm) ? std::nullopt : std::optional<int>(fcclInvalidUsage);
+  if (result == fcclInvalidArgument) {
+    if (isLive(comm)) return std::nullopt;
+    return aborted();
+  }
   at.order.after(c.stream);
-  if (result == fcclSuccess) at.byFccl.fetch_add(1, std::memory_order_relaxed);  // for a text
-  return result;
+  if (result != fcclSuccess) return Outcome{result, fcclGetLastError(nullptr)};
+  at.byFccl.fetch_add(1, std::memory_order_relaxed);  // for a text
+  return Outcome{};
 }
-
-}  // namespace
 
 int byNccl(const std::shared_ptr<Attached>& at, const Call& c) {
   if (at != nullptr) at->byNccl.fetch_add(1, std::memory_order_relaxed);  // for a text
   return inOrder(at, c.stream,
                  [&] { return callReal("ncclAllReduce", c.in, c.out, c.count, c.dtype, c.op, c.ncclComm, c.stream); });
-}
-
-int carryOut(const std::shared_ptr<Attached>& at, const Call& c) {
-  if (const std::optional<int> done = byFccl(*at, c)) return *done;
-  return byNccl(at, c);
 }
 
 }  // namespace fccl::shim

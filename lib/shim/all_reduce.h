@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "lib/shim/attached.h"
+#include "lib/shim/last_error.h"
 
 namespace fccl::shim {
 
@@ -17,8 +19,9 @@ struct Call {
   void* stream;
 };
 
+// Nothing: FCCL does not take these arguments, and has enqueued nothing; NCCL may. Not what meets an abort: NCCL's
+// communicator goes as well. On any thread.
+std::optional<Outcome> byFccl(Attached& at, const Call& call);
 int byNccl(const std::shared_ptr<Attached>& at, const Call& call);
-// By FCCL; where it does not take the arguments, by NCCL.
-int carryOut(const std::shared_ptr<Attached>& at, const Call& call);
 
 }  // namespace fccl::shim

@@ -69,6 +69,7 @@ SHIM_API const char* ncclGetErrorString(int code) {
   return function != nullptr ? function(code) : "there is no NCCL behind FCCL's shim";
 }
 SHIM_API const char* ncclGetLastError(void* comm) {
+  if (const char* const ours = fccl::shim::lastFcclError(); ours != nullptr) return ours;
   auto* const function = reinterpret_cast<const char* (*)(void*)>(findReal("ncclGetLastError"));
   return function != nullptr ? function(comm) : "there is no NCCL behind FCCL's shim";
 }

@@ -1,6 +1,7 @@
 #include "lib/shim/group.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,16 +22,18 @@ thread_local std::vector<Place> ncclCalls;
 
 // Communicators in the order in which they were made, whatever order this rank has called them in: inside of a group
 // NCCL's callers need not agree on one.
-int endWaiting() {
+Outcome endWaiting() {
   std::vector<Waiting> calls;
   calls.swap(waiting);
-  std::stable_sort(calls.begin(), calls.end(),
-                   [](const Waiting& a, const Waiting& b) { return a.at->number < b.at->number; });
-  int worst = fcclSuccess;
+  if (calls.empty()) return {};
+  std::ranges::stable_sort(calls, {}, [](const Waiting& each) { return each.at->number; });
+  Outcome first;
   for (const Waiting& each : calls) {
-    if (const int code = carryOut(each.at, each.call); worst == fcclSuccess) worst = code;
+    std::optional<Outcome> done = byFccl(*each.at, each.call);
+    if (!done) done = Outcome{byNccl(each.at, each.call), {}};
+    if (first.code == fcclSuccess) first = std::move(*done);
   }
-  return worst;
+  return first;
 }
 
 }  // namespace
@@ -48,14 +51,14 @@ int endGroup() {
     if (depth > 0) depth--;
     return callReal("ncclGroupEnd");
   }
-  const int ours = endWaiting();
+  Outcome first = endWaiting();
   depth = 0;
   std::vector<Place> places;
   places.swap(ncclCalls);
   for (const auto& [at, stream] : places) at->before(stream);
   const int code = callReal("ncclGroupEnd");
   for (const auto& [at, stream] : places) at->after(stream);
-  return ours != fcclSuccess ? ours : code;
+  return first.code != fcclSuccess ? tell(std::move(first)) : code;
 }
 
 // Nothing is carried out: what waited for it neither.

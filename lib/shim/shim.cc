@@ -9,6 +9,9 @@
 // finalize, destroy                 FCCL's communicator goes first, when no call of it is under way
 // abort, revoke                     FCCL's goes first, at once: a call that waits in it fails
 // ncclCommGetAsyncError             NCCL's error, else FCCL's
+// ncclGetLastError                  of whichever has failed last
+#include <utility>
+
 #include "lib/shim/all_reduce.h"
 #include "lib/shim/attached.h"
 #include "lib/shim/group.h"
@@ -72,7 +75,8 @@ SHIM_API int ncclCommGetAsyncError(void* comm, int* error) {
   // No lock: a watchdog asks while a call is stuck. Acquire: what attach() has made.
   const fcclComm_t ours = at->comm.load(std::memory_order_acquire);
   fcclResult_t failed = fcclSuccess;
-  if (ours != nullptr && fcclCommGetAsyncError(ours, &failed) == fcclSuccess) *error = failed;
+  if (ours == nullptr || fcclCommGetAsyncError(ours, &failed) != fcclSuccess || failed == fcclSuccess) return code;
+  *error = tell({failed, fcclGetLastError(ours)});
   return code;
 }
 
@@ -80,9 +84,12 @@ SHIM_API int ncclAllReduce(const void* in, void* out, size_t count, int dtype, i
   const Call call{in, out, count, dtype, op, comm, stream};
   const std::shared_ptr<Attached> at = find(comm);
   if (at == nullptr || !at->serves() || !at->policy.serves(at->ranks, count, dtype, op)) return byNccl(at, call);
-  if (!inGroup()) return carryOut(at, call);
-  defer(at, call);
-  return fcclSuccess;
+  if (inGroup()) {
+    defer(at, call);
+    return fcclSuccess;
+  }
+  std::optional<Outcome> done = byFccl(*at, call);
+  return done ? tell(std::move(*done)) : byNccl(at, call);
 }
 
 SHIM_API int ncclGroupStart() { return startGroup(); }

@@ -6,6 +6,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/fake_nccl.h"
 #include "tests/support/nccl_shim.h"
+#include "tests/support/text.h"
 
 using namespace fccl;
 using namespace fccl::test;
@@ -49,10 +50,12 @@ TEST_CASE("NCCL shim on HOST: an abort, and a look for errors, do not wait for a
     }
     std::atomic<bool> calls{false};
     int result = 0;
+    std::string sentence;
     std::thread caller([&] {
       float value = 1;
       calls = true;
       result = shim.allReduce(&value, &value, 1, fcclFloat32, fcclSum, ours, nullptr);
+      sentence = shim.getLastError(nullptr);
     });
     letItCall(calls);
     int error = 1;
@@ -62,7 +65,8 @@ TEST_CASE("NCCL shim on HOST: an abort, and a look for errors, do not wait for a
     aborted = true;
     if (asked != 0 || error != 0) return "ncclCommGetAsyncError";
     if (ended != 0) return "ncclCommAbort";
-    return result == fcclInvalidUsage ? "" : "the call that was stuck gave " + std::to_string(result);
+    if (result != fcclInvalidUsage) return "the call that was stuck gave " + std::to_string(result);
+    return contains(sentence, "the communicator was aborted") ? "" : "ncclGetLastError: " + sentence;
   });
   // NCCL's communicator is gone: nothing may go there in place of what FCCL has given up.
   CHECK(fake().count("ncclAllReduce") == 0);
@@ -97,6 +101,41 @@ TEST_CASE("NCCL shim on HOST: an abort ends a call that a destroy waits for", "[
     destroyer.join();
     aborted = true;
     return ended == 0 ? "" : "ncclCommAbort";
+  });
+  CHECK(fake().liveComms() == 0);
+}
+
+TEST_CASE("NCCL shim on HOST: ncclGetLastError tells of the last failure, be it FCCL's or NCCL's", "[nccl]") {
+  fake().reset();
+  const Shim& shim = shimmedOnHost();
+  std::atomic<bool> aborted{false};
+  shim.withComms(2, [&](int rank, void*& comm) -> std::string {
+    if (std::string wrong = shim.sum(rank, 2, comm); !wrong.empty()) return wrong;
+    if (rank == 0) {
+      const int ended = shim.commAbort(std::exchange(comm, nullptr));
+      aborted = true;
+      return ended == 0 ? "" : "ncclCommAbort";
+    }
+    while (!aborted) std::this_thread::yield();
+    if (shim.sum(rank, 2, comm) != "result") return "a sum without the other rank";
+    std::string sentence = shim.getLastError(comm);
+    if (!contains(sentence, "rank 0 has aborted the communicator")) return "after a call: " + sentence;
+    // In a group as well, whatever NCCL makes of its end.
+    float value = 1;
+    if (shim.groupStart() != 0) return "a group";
+    if (shim.allReduce(&value, &value, 1, fcclFloat32, fcclSum, comm, nullptr) != 0) return "a call in a group";
+    if (shim.groupEnd() != fcclRemoteError) return "the end of a group";
+    sentence = shim.getLastError(comm);
+    if (!contains(sentence, "rank 0 has aborted the communicator")) return "after a group: " + sentence;
+    fake().fail("ncclBroadcast", 1, 6);
+    if (shim.broadcast(&rank, &rank, 1, fcclInt32, 0, comm, nullptr) != 6) return "ncclBroadcast";
+    sentence = shim.getLastError(comm);
+    if (!contains(sentence, "fake failure of ncclBroadcast")) return "after NCCL's failure: " + sentence;
+    int error = 0;
+    if (shim.commGetAsyncError(comm, &error) != 0 || error != fcclRemoteError) return "ncclCommGetAsyncError";
+    sentence = shim.getLastError(comm);
+    if (!contains(sentence, "rank 0 has aborted the communicator")) return "after ncclCommGetAsyncError: " + sentence;
+    return shim.commAbort(std::exchange(comm, nullptr)) == 0 ? "" : "ncclCommAbort";
   });
   CHECK(fake().liveComms() == 0);
 }
