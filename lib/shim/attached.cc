@@ -52,7 +52,8 @@ void attach(void* ncclComm) {
     return;
   }
   const Policy policy{environment.value().ncclShim,
-                      static_cast<size_t>(environment.value().ncclShimBytes.value_or(kMostBytes))};
+                      static_cast<size_t>(environment.value().ncclShimBytes.value_or(kMostBytes)),
+                      environment.value().checkCalls.value_or(false)};
   if (policy.mode == NcclShim::kOff) return;
   int device = 0;
   callReal("ncclCommCuDevice", ncclComm, &device);

@@ -13,8 +13,7 @@
 namespace fccl::shim {
 
 struct Attached {
-  // The GPU of ncclComm's rank.
-  explicit Attached(int device) : order(device) {}
+  explicit Attached(int gpu) : device(gpu), order(gpu) {}
 
   // NULL: FCCL has none here (any more). Whoever takes it out gives it back. Others may be using the handle at that
   // moment: libfccl keeps a communicator while it is asked something, and an abort ends the call that is inside, so an
@@ -26,6 +25,7 @@ struct Attached {
   bool serves() const {
     return comm.load(std::memory_order_acquire) != nullptr || aborted.load(std::memory_order_relaxed);
   }
+  const int device;  // the GPU of this rank, as cudaSetDevice counts
   int rank = 0;
   int ranks = 0;
   uint64_t number = 0;  // in the order in which they were made, so that ranks agree on who is first

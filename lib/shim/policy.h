@@ -15,6 +15,7 @@ constexpr size_t kMostBytes = size_t{256} << 10;
 struct Policy {
   NcclShim mode = NcclShim::kOn;
   size_t mostBytes = kMostBytes;
+  bool checked = false;  // FCCL_CHECK: calls wait on the host for those of the other ranks
 
   // `dtype` and `op` are NCCL's numbers, which may be those of operators of the caller's own.
   bool serves(int ranks, size_t count, int dtype, int op) const {

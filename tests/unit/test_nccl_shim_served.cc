@@ -1,17 +1,40 @@
 // The shim where FCCL serves calls itself: over the stand-in for NCCL, with HOST communicators.
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <thread>
+#include <vector>
 
 #include "tests/support/catch.h"
 #include "tests/support/fake_nccl.h"
 #include "tests/support/nccl_shim.h"
+#include "tests/support/scoped_variable.h"
 #include "tests/support/text.h"
+#include "tests/support/thread_ranks.h"
 
 using namespace fccl;
 using namespace fccl::test;
 
 namespace {
+
+// Communicators of two ranks, made by a thread for each; `calls` then drives both from one thread.
+void withBothRanks(size_t communicators, const std::function<void(const std::vector<std::array<void*, 2>>&)>& calls) {
+  std::vector<NcclUniqueId> ids(communicators);
+  for (NcclUniqueId& id : ids) REQUIRE(shimmedOnHost().getUniqueId(&id) == 0);
+  std::vector<std::array<void*, 2>> comms(communicators);
+  std::atomic<int> failed{0};
+  runThreads(2, "communicators", Seconds(40), [&](int rank) {
+    for (size_t i = 0; i < communicators; i++) {
+      failed += shimmedOnHost().commInitRank(&comms[i][static_cast<size_t>(rank)], 2, ids[i], rank);
+    }
+  });
+  REQUIRE(failed == 0);
+  runThreads(1, "one thread for both ranks", Seconds(40), [&](int) { calls(comms); });
+  for (const auto& both : comms) {
+    for (void* comm : both) CHECK(shimmedOnHost().commDestroy(comm) == 0);
+  }
+}
 
 // Long enough for a thread that has said that it calls to be inside of the call, nearly always. What is tested must
 // hold either way.
@@ -137,5 +160,43 @@ TEST_CASE("NCCL shim on HOST: ncclGetLastError tells of the last failure, be it 
     if (!contains(sentence, "rank 0 has aborted the communicator")) return "after ncclCommGetAsyncError: " + sentence;
     return shim.commAbort(std::exchange(comm, nullptr)) == 0 ? "" : "ncclCommAbort";
   });
+  CHECK(fake().liveComms() == 0);
+}
+
+TEST_CASE("NCCL shim on HOST: in a group one thread's ranks go on together where their calls wait (FCCL_CHECK)",
+          "[nccl]") {
+  fake().reset();
+  const ScopedVariable check("FCCL_CHECK", "1");
+  const Shim& shim = shimmedOnHost();
+  int result = 0;
+  float a[] = {1, 2};
+  float b[] = {3, 5};
+  float refused[2][3] = {{1, 2, 0}, {4, 8, 0}};
+  withBothRanks(2, [&](const std::vector<std::array<void*, 2>>& comms) {
+    const auto sum = [&](const void* in, void* out, size_t count, void* comm) {
+      result += shim.allReduce(in, out, count, fcclFloat32, fcclSum, comm, nullptr);
+    };
+    result += shim.groupStart();
+    for (int i = 0; i < 2; i++) {
+      sum(&a[0], &a[0], 1, comms[0][0]);
+      // In another order for the other rank.
+      sum(&b[1], &b[1], 1, comms[1][1]);
+      sum(&a[1], &a[1], 1, comms[0][1]);
+      sum(&b[0], &b[0], 1, comms[1][0]);
+    }
+    // Buffers that overlap are not FCCL's.
+    for (size_t r = 0; r < 2; r++) sum(refused[r], refused[r] + 1, 2, comms[0][r]);
+    result += shim.groupEnd();
+  });
+  CHECK(result == 0);
+  CHECK(a[0] == 6);
+  CHECK(a[1] == 6);
+  CHECK(b[0] == 16);
+  CHECK(b[1] == 16);
+  CHECK(refused[0][1] == 5);
+  CHECK(refused[0][2] == 10);
+  CHECK(refused[1][1] == 5);
+  CHECK(refused[1][2] == 10);
+  CHECK(fake().count("ncclAllReduce") == 2);
   CHECK(fake().liveComms() == 0);
 }
