@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "fccl.h"
+#include "lib/shim/answers.h"
 #include "lib/shim/policy.h"
 #include "lib/shim/stream_order.h"
 
@@ -32,6 +33,7 @@ struct Attached {
   Policy policy;
   std::mutex mutex;  // of what follows; held over a call of FCCL's, however long that waits
   StreamOrder order;
+  Answers faster;
   // Where NCCL enqueues.
   void before(void* stream) {
     const std::lock_guard lock(mutex);
@@ -40,6 +42,11 @@ struct Attached {
   void after(void* stream) {
     const std::lock_guard lock(mutex);
     order.after(stream);
+  }
+  // Whether FCCL does such a sum faster than NCCL, by its own selection.
+  bool isFaster(size_t count, int dtype) {
+    const std::lock_guard lock(mutex);
+    return faster.of(comm.load(std::memory_order_acquire), count, dtype);
   }
   std::atomic<uint64_t> byFccl{0};
   std::atomic<uint64_t> byNccl{0};

@@ -4,7 +4,9 @@
 // call                              what happens
 // a communicator is made            NCCL makes it, then FCCL's over it, unless in a group or not ready on return
 //                                   (non-blocking): then everything of it goes to NCCL
-// ncclAllReduce                     FCCL's where the policy says so and FCCL takes the arguments, else NCCL's
+// ncclAllReduce                     FCCL's where the policy allows it, FCCL's selection says that it is faster, and
+// FCCL
+//                                   takes the arguments; else NCCL's
 // the same in a group               waits for the group's end, where FCCL's come first, in the same order on all ranks
 // finalize, destroy                 FCCL's communicator goes first, when no call of it is under way
 // abort, revoke                     FCCL's goes first, at once: a call that waits in it fails
@@ -83,7 +85,8 @@ SHIM_API int ncclCommGetAsyncError(void* comm, int* error) {
 SHIM_API int ncclAllReduce(const void* in, void* out, size_t count, int dtype, int op, void* comm, void* stream) {
   const Call call{in, out, count, dtype, op, comm, stream};
   const std::shared_ptr<Attached> at = find(comm);
-  if (at == nullptr || !at->serves() || !at->policy.serves(at->ranks, count, dtype, op)) return byNccl(at, call);
+  if (at == nullptr || !at->serves() || !at->policy.mayServe(at->ranks, count, dtype, op)) return byNccl(at, call);
+  if (!at->isFaster(count, dtype)) return byNccl(at, call);
   if (inGroup()) {
     defer(at, call);
     return fcclSuccess;

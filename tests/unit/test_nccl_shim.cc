@@ -124,10 +124,10 @@ TEST_CASE("NCCL shim: FCCL_NCCL_SHIM=0 leaves everything to NCCL", "[nccl]") {
   CHECK(fake().count("ncclAllGather") + fake().count("ncclCommUserRank") == 0);
 }
 
-TEST_CASE("NCCL shim: what FCCL serves", "[nccl]") {
+TEST_CASE("NCCL shim: what FCCL may serve", "[nccl]") {
   const Policy on;
   const auto bytes = [&](const Policy& policy, size_t count, int dtype) {
-    return policy.serves(2, count, dtype, fcclSum);
+    return policy.mayServe(2, count, dtype, fcclSum);
   };
   CHECK(bytes(on, 1, fcclBfloat16));
   CHECK(bytes(on, 128 << 10, fcclBfloat16));
@@ -138,9 +138,9 @@ TEST_CASE("NCCL shim: what FCCL serves", "[nccl]") {
   CHECK_FALSE(bytes(on, SIZE_MAX, fcclFloat32));
   for (const int dtype : {0, 1, 2, 3, 4, 5, 8, 10, 11}) CHECK_FALSE(bytes(on, 16, dtype));
   // 5 on: operators of the caller's own.
-  for (const int op : {1, 2, 3, 4, 5, 1000}) CHECK_FALSE(on.serves(2, 16, fcclFloat32, op));
-  CHECK_FALSE(on.serves(1, 16, fcclFloat32, fcclSum));
-  CHECK(Policy{NcclShim::kAlways}.serves(1, 16, fcclFloat32, fcclSum));
+  for (const int op : {1, 2, 3, 4, 5, 1000}) CHECK_FALSE(on.mayServe(2, 16, fcclFloat32, op));
+  CHECK_FALSE(on.mayServe(1, 16, fcclFloat32, fcclSum));
+  CHECK(Policy{NcclShim::kAlways}.mayServe(1, 16, fcclFloat32, fcclSum));
   CHECK_FALSE(bytes(Policy{NcclShim::kOff}, 16, fcclFloat32));
   CHECK(bytes(Policy{NcclShim::kOn, 64 << 20}, 16 << 20, fcclFloat32));
   CHECK_FALSE(bytes(Policy{NcclShim::kOn, 0}, 1, fcclFloat32));

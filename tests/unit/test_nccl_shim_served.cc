@@ -6,9 +6,11 @@
 #include <thread>
 #include <vector>
 
+#include "lib/testing.h"
 #include "tests/support/catch.h"
 #include "tests/support/fake_nccl.h"
 #include "tests/support/nccl_shim.h"
+#include "tests/support/scoped_file.h"
 #include "tests/support/scoped_variable.h"
 #include "tests/support/text.h"
 #include "tests/support/thread_ranks.h"
@@ -57,6 +59,39 @@ TEST_CASE("NCCL shim on HOST: sums are FCCL's, what is not of its kind goes to N
   });
   CHECK(fake().count("ncclAllReduce") == 6);
   CHECK(fake().liveComms() == 0);
+}
+
+TEST_CASE("NCCL shim on HOST: sizes at which the tuning file has NCCL as the faster one go to NCCL", "[nccl]") {
+  fake().reset();
+  const ScopedFile file("shim-tuning.json");
+  TuningTable tuned;
+  TuningSeries series;
+  series.dtype = fcclFloat32;
+  tuned.put(series, {4096, fcclStrategyOneshot, {{fcclStrategyOneshot, 2, 2}, {fcclStrategyNccl, 1, 1}}});
+  tuned.put(series, {65536, fcclStrategyOneshot, {{fcclStrategyOneshot, 1, 1}, {fcclStrategyNccl, 2, 2}}});
+  {
+    fcclConfig_t config = FCCL_CONFIG_INITIALIZER;
+    config.deviceType = fcclDeviceHost;
+    RankGroup group(2, config);
+    const TuningMachine machine = testing::communicatorOf(group.comm(0)).tuningMachine();
+    REQUIRE(saveTuning(file.path(), machine, tuned).ok());
+  }
+  const ScopedVariable variable("FCCL_TUNING_FILE", file.path().c_str());
+  const auto callsOfNccl = [&](size_t count) {
+    const int before = fake().count("ncclAllReduce");
+    const Shim& shim = shimmedOnHost();
+    shim.withComms(2, [&](int rank, void*& comm) -> std::string {
+      for (int i = 0; i < 2; i++) {
+        if (std::string wrong = shim.sum(rank, 2, comm, count); !wrong.empty()) return wrong;
+      }
+      return "";
+    });
+    return fake().count("ncclAllReduce") - before;
+  };
+  CHECK(callsOfNccl(1024) == 4);
+  CHECK(callsOfNccl(1500) == 4);  // the nearest that was measured decides
+  CHECK(callsOfNccl(16384) == 0);
+  CHECK(callsOfNccl(100) == 0);  // nothing near was
 }
 
 TEST_CASE("NCCL shim on HOST: an abort, and a look for errors, do not wait for a call that is stuck", "[nccl]") {
