@@ -109,8 +109,10 @@ endif()
 # libfccl-nccl.so, for LD_PRELOAD: NCCL's functions, served by libfccl.so where that is faster (lib/shim).
 file(GLOB sources CONFIGURE_DEPENDS lib/shim/*.cc)
 list(FILTER sources EXCLUDE REGEX "/cuda_[a-z_]+\\.cc$")
-add_library(fccl_nccl SHARED ${sources} lib/shim/cuda_stream_order$<$<NOT:$<BOOL:${fccl_have_cuda}>>:_absent>.cc
-                             $<TARGET_OBJECTS:fccl_base>)
+add_library(fccl_shim OBJECT ${sources})
+target_link_libraries(fccl_shim PRIVATE fccl_internal)
+add_library(fccl_nccl SHARED lib/shim/cuda_stream_events$<$<NOT:$<BOOL:${fccl_have_cuda}>>:_absent>.cc
+                             $<TARGET_OBJECTS:fccl_shim> $<TARGET_OBJECTS:fccl_base>)
 target_link_libraries(fccl_nccl PRIVATE fccl_internal fccl Threads::Threads ${CMAKE_DL_LIBS})
 if(fccl_have_cuda)
   target_link_libraries(fccl_nccl PRIVATE CUDA::cudart_static)

@@ -134,12 +134,19 @@ foreach(name nccl engine)
                                                 LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fake_nccl)
 endforeach()
 target_compile_definitions(fake_engine PRIVATE FAKE_NCCL_WITHOUT_WINDOWS=1)
+# The shim with FCCL communicators on HOST.
+add_library(fake_shim MODULE tests/fake_nccl/host_comms.cc lib/shim/cuda_stream_events_absent.cc
+                             $<TARGET_OBJECTS:fccl_shim> $<TARGET_OBJECTS:fccl_base>)
+target_link_libraries(fake_shim PRIVATE fccl_internal fccl Threads::Threads ${CMAKE_DL_LIBS})
+target_link_options(fake_shim PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/fccl-nccl.map)
+set_target_properties(fake_shim PROPERTIES PREFIX "" OUTPUT_NAME libfccl-nccl-host
+                                           LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fake_nccl)
 add_executable(fccl-which-nccl tests/fake_nccl/which_nccl.cc)
 target_link_libraries(fccl-which-nccl PRIVATE fccl_static)
 
 fccl_test_folder(unit 60)
 if(TARGET fccl-unit-tests)
-  add_dependencies(fccl-unit-tests fake_nccl fake_engine fccl-which-nccl fccl_nccl)
+  add_dependencies(fccl-unit-tests fake_nccl fake_engine fake_shim fccl-which-nccl fccl_nccl)
 endif()
 if(TARGET fccl-unit-tests AND TARGET fccl_perf_parts)
   target_link_libraries(fccl-unit-tests PRIVATE fccl_perf_parts)

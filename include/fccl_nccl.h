@@ -26,6 +26,13 @@ struct ncclComm;
  * non-blocking initialisation must be ready (ncclCommGetAsyncError gives ncclSuccess), else fcclInvalidUsage. */
 FCCL_API fcclResult_t fcclCommInitNccl(fcclComm_t* comm, struct ncclComm* ncclComm, const fcclConfig_t* config);
 
+/* Whether FCCL does such a call faster than ncclAllReduce, with whatever would follow that: *faster gets 1 or 0, the
+ * same on all ranks. By the times of both, where the tuning has NCCL's for about this size (docs/selection.md); else
+ * what FCCL has a strategy of its own for counts as faster, and what it would leave to NCCL, or cannot do, does not.
+ * Local; moves and enqueues nothing, and may be called from any thread and while a stream is captured. Slower than a
+ * call: keep the answer, which only fcclCommTune changes. */
+FCCL_API fcclResult_t fcclFasterThanNccl(fcclComm_t comm, const fcclQuery_t* query, int* faster);
+
 #ifdef __cplusplus
 }
 #endif

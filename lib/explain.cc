@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "fccl_nccl.h"
 #include "lib/asked_call.h"
 #include "lib/c_boundary.h"
 #include "lib/patterns.h"
@@ -91,6 +92,16 @@ std::string describeCall(const fcclQuery_t& asked, int ranks) {
 }  // namespace fccl
 
 using namespace fccl;
+
+fcclResult_t fcclFasterThanNccl(fcclComm_t comm, const fcclQuery_t* query, int* faster) {
+  return withCommunicator("fcclFasterThanNccl", comm, [&](Communicator& communicator) -> Status {
+    if (query == nullptr) return failure(fcclInvalidArgument, "query is NULL.");
+    if (faster == nullptr) return failure(fcclInvalidArgument, "faster is NULL.");
+    FCCL_TRY_ASSIGN(const Query asked, queryOf(*query));
+    *faster = fasterThanNccl(asked, communicator.factsForAnyThread(), query->strategy, communicator.options().strategy);
+    return {};
+  });
+}
 
 fcclResult_t fcclExplain(fcclComm_t comm, const fcclQuery_t* query, char* buffer, size_t size) {
   return withCommunicator("fcclExplain", comm, [&](Communicator& communicator) -> Status {

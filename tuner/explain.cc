@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "tuner/strategies.h"
+#include "tuner/tuning_table.h"
 
 namespace fccl {
 namespace {
@@ -37,7 +38,39 @@ const StrategyRow* byName(fcclStrategy_t id, const Query& query, const Facts& fa
   return reason->empty() ? row : nullptr;
 }
 
+// The row that a call takes, or NULL; how it comes about is added to `steps`.
+const StrategyRow* rowTaken(const Query& query, const Facts& facts, fcclStrategy_t wanted, fcclStrategy_t standsForAuto,
+                            std::vector<std::string>* steps) {
+  Reason reason;
+  if (wanted != fcclStrategyAuto) {
+    const StrategyRow* row = byName(wanted, query, facts, &reason);
+    steps->push_back(row != nullptr ? fmt::format("{} is asked for by name.", row->name)
+                                    : fmt::format("Asked for by name: {}", reason));
+    return row;
+  }
+  if (standsForAuto != fcclStrategyAuto) {
+    const StrategyRow* row = byName(standsForAuto, query, facts, &reason);
+    steps->push_back(row != nullptr ? fmt::format("AUTO stands for {} (strategy, FCCL_STRATEGY).", row->name)
+                                    : fmt::format("AUTO cannot stand for what is configured: {}", reason));
+    if (row != nullptr) return row;
+  }
+  const Decision decision = decide(query, facts);
+  steps->insert(steps->end(), decision.steps.begin(), decision.steps.end());
+  return decision.row;
+}
+
 }  // namespace
+
+bool fasterThanNccl(const Query& query, const Facts& facts, fcclStrategy_t wanted, fcclStrategy_t standsForAuto) {
+  std::vector<std::string> steps;
+  const StrategyRow* row = rowTaken(query, facts, wanted, standsForAuto, &steps);
+  if (row == nullptr || isNccl(row->id)) return false;
+  const TuningPoint* point = facts.tuned != nullptr ? facts.tuned->find(seriesOf(query), tuningSize(query)) : nullptr;
+  if (point == nullptr) return true;
+  const double own = point->mean(row->id);
+  const double nccl = point->mean(fcclStrategyNccl);
+  return own == 0 || nccl == 0 || own <= nccl;
+}
 
 Explanation explain(const std::string& call, const Query& query, const Facts& facts, fcclStrategy_t wanted,
                     fcclStrategy_t standsForAuto) {
@@ -47,24 +80,7 @@ Explanation explain(const std::string& call, const Query& query, const Facts& fa
   if (facts.device == fcclDeviceCuda && facts.group.link != LinkKind::kSelf) {
     result.steps.push_back(describeLinks(facts.group));
   }
-  const StrategyRow* row = nullptr;
-  Reason reason;
-  if (wanted != fcclStrategyAuto) {
-    row = byName(wanted, query, facts, &reason);
-    result.steps.push_back(row != nullptr ? fmt::format("{} is asked for by name.", row->name)
-                                          : fmt::format("Asked for by name: {}", reason));
-  } else {
-    if (standsForAuto != fcclStrategyAuto) {
-      row = byName(standsForAuto, query, facts, &reason);
-      result.steps.push_back(row != nullptr ? fmt::format("AUTO stands for {} (strategy, FCCL_STRATEGY).", row->name)
-                                            : fmt::format("AUTO cannot stand for what is configured: {}", reason));
-    }
-    if (row == nullptr) {
-      const Decision decision = decide(query, facts);
-      row = decision.row;
-      result.steps.insert(result.steps.end(), decision.steps.begin(), decision.steps.end());
-    }
-  }
+  const StrategyRow* row = rowTaken(query, facts, wanted, standsForAuto, &result.steps);
   if (row != nullptr) result.choice = row->name;
   for (const KnownStrategy& strategy : knownStrategies()) {
     ExplainedStrategy one;

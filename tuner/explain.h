@@ -25,6 +25,10 @@ struct Explanation {
   std::string text() const;
 };
 
+// Whether the call is done faster than ncclAllReduce does it: by times of both, where the tuning has them; else
+// whatever is no strategy of NCCL's is taken to be. The last two as below.
+bool fasterThanNccl(const Query& query, const Facts& facts, fcclStrategy_t wanted, fcclStrategy_t standsForAuto);
+
 // `wanted`: by name, or AUTO. `standsForAuto`: what AUTO stands for by configuration, or AUTO.
 Explanation explain(const std::string& call, const Query& query, const Facts& facts,
                     fcclStrategy_t wanted = fcclStrategyAuto, fcclStrategy_t standsForAuto = fcclStrategyAuto);

@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "tuner/strategies.h"
 
 namespace fccl {
 namespace {
@@ -53,7 +54,7 @@ double microseconds(const Json& json, const char* name) {
 fcclStrategy_t strategyOf(const Json& json) {
   const auto name = json.get<std::string>();
   for (const StrategyRow& row : strategies()) {
-    if (name == row.name && isExact(row.id)) return row.id;
+    if (name == row.name && (isExact(row.id) || isNccl(row.id))) return row.id;
   }
   throw Damage(fmt::format("'{}' is no strategy that AUTO takes", name));
 }
@@ -85,6 +86,10 @@ TuningPoint pointOf(const Json& json) {
   }
   if (std::ranges::find(point.times, point.choice, &TuningTime::strategy) == point.times.end()) {
     throw Damage(fmt::format("the choice of size {} has no time", point.size));
+  }
+  if (!isExact(point.choice)) {
+    throw Damage(fmt::format("the choice of size {} is {}, which AUTO does not take for its time", point.size,
+                             findStrategy(point.choice)->name));
   }
   return point;
 }

@@ -19,12 +19,8 @@ bool samePlan(const Plan& a, const Plan& b) {
 
 // What taking the other's choice would cost at `point`, as a ratio; 1 where the other was not timed there.
 double costOf(const TuningPoint& point, fcclStrategy_t other) {
-  const auto timeOf = [&](fcclStrategy_t strategy) {
-    const auto found = std::ranges::find(point.times, strategy, &TuningTime::strategy);
-    return found == point.times.end() ? 0.0 : found->mean();
-  };
-  const double own = timeOf(point.choice);
-  return own > 0 ? timeOf(other) / own : 1.0;
+  const double own = point.mean(point.choice);
+  return own > 0 ? point.mean(other) / own : 1.0;
 }
 
 }  // namespace
@@ -48,6 +44,11 @@ const char* tableOpName(TableOp op) {
     case TableOp::kQuantNvfp4: return "nvfp4";
   }
   return "?";
+}
+
+double TuningPoint::mean(fcclStrategy_t strategy) const {
+  const auto found = std::ranges::find(times, strategy, &TuningTime::strategy);
+  return found == times.end() ? 0.0 : found->mean();
 }
 
 const TuningPoint* TuningTable::find(const TuningSeries& series, int64_t size) const {

@@ -36,8 +36,10 @@ struct TuningTime {
 
 struct TuningPoint {
   int64_t size = 1;
-  fcclStrategy_t choice = fcclStrategyAuto;
-  std::vector<TuningTime> times;
+  fcclStrategy_t choice = fcclStrategyAuto;  // of the exact class
+  std::vector<TuningTime> times;             // NCCL's may be among them, which is compared with and never chosen
+  // 0 where it was not timed.
+  double mean(fcclStrategy_t strategy) const;
   bool operator==(const TuningPoint&) const = default;
 };
 

@@ -21,29 +21,44 @@ Table& table() {
   return *instance;
 }
 
-std::shared_ptr<Attached> remove(void* ncclComm) {
+// Whether it was this one's turn to go: of two threads that end a communicator, one tells of it.
+bool remove(void* ncclComm, const std::shared_ptr<Attached>& entry) {
   Table& all = table();
   const std::lock_guard lock(all.mutex);
   const auto it = all.entries.find(ncclComm);
-  if (it == all.entries.end()) return nullptr;
-  std::shared_ptr<Attached> entry = std::move(it->second);
+  if (it == all.entries.end() || it->second != entry) return false;
   all.entries.erase(it);
-  return entry;
+  return true;
+}
+
+void giveBack(Attached& entry, fcclResult_t (*end)(fcclComm_t)) {
+  // Acquire: what attach() has made. Release: see Attached::aborted.
+  const fcclComm_t comm = entry.comm.exchange(nullptr, std::memory_order_acq_rel);
+  if (comm != nullptr && end(comm) != fcclSuccess) FCCL_WARN("NCCL shim: {}", fcclGetLastError(nullptr));
+}
+
+void tellCalls(const Attached& entry) {
+  // Relaxed: counts for a text.
+  FCCL_INFO("NCCL shim: rank {} of {}: ncclAllReduce was served by FCCL {} times, by NCCL {} times.", entry.rank,
+            entry.ranks, entry.byFccl.load(std::memory_order_relaxed), entry.byNccl.load(std::memory_order_relaxed));
 }
 
 }  // namespace
 
 void attach(void* ncclComm) {
   const Result<Environment> environment = Environment::read();
-  auto entry = std::make_shared<Attached>();
-  if (environment.ok()) {
-    entry->policy.mode = environment.value().ncclShim;
-    entry->policy.mostBytes = static_cast<size_t>(environment.value().ncclShimBytes.value_or(kMostBytes));
-  } else {
-    entry->policy.mode = NcclShim::kOff;
+  if (!environment.ok()) {
     FCCL_WARN("NCCL shim: nothing is served by FCCL: {}", environment.status().message());
+    return;
   }
-  if (entry->policy.mode == NcclShim::kOff) return;
+  const Policy policy{environment.value().ncclShim,
+                      static_cast<size_t>(environment.value().ncclShimBytes.value_or(kMostBytes)),
+                      environment.value().checkCalls.value_or(false)};
+  if (policy.mode == NcclShim::kOff) return;
+  int device = 0;
+  callReal("ncclCommCuDevice", ncclComm, &device);
+  auto entry = std::make_shared<Attached>(device);
+  entry->policy = policy;
   callReal("ncclCommUserRank", ncclComm, &entry->rank);
   callReal("ncclCommCount", ncclComm, &entry->ranks);
   const bool wanted = entry->ranks > 1 || entry->policy.mode == NcclShim::kAlways;
@@ -59,17 +74,24 @@ void attach(void* ncclComm) {
   all.entries[ncclComm] = std::move(entry);
 }
 
-void detach(void* ncclComm, bool abort) {
-  const std::shared_ptr<Attached> entry = remove(ncclComm);
+// It stays in the table until FCCL's is gone, so that an abort finds it while this waits for a call that is stuck.
+void detach(void* ncclComm) {
+  const std::shared_ptr<Attached> entry = find(ncclComm);
   if (entry == nullptr) return;
-  // Relaxed: counts for a text.
-  FCCL_INFO("NCCL shim: rank {} of {}: ncclAllReduce was served by FCCL {} times, by NCCL {} times.", entry->rank,
-            entry->ranks, entry->byFccl.load(std::memory_order_relaxed), entry->byNccl.load(std::memory_order_relaxed));
-  const std::lock_guard lock(entry->mutex);
-  const fcclComm_t comm = entry->comm.exchange(nullptr);
-  if (comm == nullptr) return;
-  const fcclResult_t gone = abort ? fcclCommAbort(comm) : fcclCommDestroy(comm);
-  if (gone != fcclSuccess) FCCL_WARN("NCCL shim: {}", fcclGetLastError(nullptr));
+  {
+    const std::lock_guard lock(entry->mutex);
+    giveBack(*entry, fcclCommDestroy);
+  }
+  if (remove(ncclComm, entry)) tellCalls(*entry);
+}
+
+void detachAtOnce(void* ncclComm) {
+  const std::shared_ptr<Attached> entry = find(ncclComm);
+  if (entry == nullptr) return;
+  // Relaxed: the release in giveBack() comes after.
+  entry->aborted.store(true, std::memory_order_relaxed);
+  giveBack(*entry, fcclCommAbort);
+  if (remove(ncclComm, entry)) tellCalls(*entry);
 }
 
 std::shared_ptr<Attached> find(void* ncclComm) {
@@ -77,13 +99,6 @@ std::shared_ptr<Attached> find(void* ncclComm) {
   const std::shared_lock lock(all.mutex);
   const auto it = all.entries.find(ncclComm);
   return it == all.entries.end() ? nullptr : it->second;
-}
-
-void enqueueOn(void* ncclComm, void* stream) {
-  const std::shared_ptr<Attached> at = find(ncclComm);
-  if (at == nullptr || at->comm == nullptr) return;
-  const std::lock_guard lock(at->mutex);
-  at->order.follow(stream);
 }
 
 }  // namespace fccl::shim

@@ -4,14 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lib/shim/attached.h"
+#include "lib/shim/group.h"
 #include "lib/shim/real.h"
 #include "transport/nccl_library.h"
 
 using fccl::nccl::UniqueId;
 using fccl::shim::callReal;
-using fccl::shim::enqueueOn;
+using fccl::shim::find;
 using fccl::shim::findReal;
+using fccl::shim::inOrder;
 
 #define SHIM_API extern "C" __attribute__((visibility("default")))
 
@@ -20,10 +21,9 @@ using fccl::shim::findReal;
 #define SHIM_FORWARD(name, parameters, ...) \
   SHIM_API int name parameters { return callReal(#name, __VA_ARGS__); }
 // The same of what is enqueued on a stream.
-#define SHIM_ENQUEUE(name, parameters, ...) \
-  SHIM_API int name parameters {            \
-    enqueueOn(comm, stream);                \
-    return callReal(#name, __VA_ARGS__);    \
+#define SHIM_ENQUEUE(name, parameters, ...)                                           \
+  SHIM_API int name parameters {                                                      \
+    return inOrder(find(comm), stream, [&] { return callReal(#name, __VA_ARGS__); }); \
   }
 
 SHIM_FORWARD(ncclMemAlloc, (void** pointer, size_t size), pointer, size)
@@ -69,6 +69,7 @@ SHIM_API const char* ncclGetErrorString(int code) {
   return function != nullptr ? function(code) : "there is no NCCL behind FCCL's shim";
 }
 SHIM_API const char* ncclGetLastError(void* comm) {
+  if (const char* const ours = fccl::shim::lastFcclError(); ours != nullptr) return ours;
   auto* const function = reinterpret_cast<const char* (*)(void*)>(findReal("ncclGetLastError"));
   return function != nullptr ? function(comm) : "there is no NCCL behind FCCL's shim";
 }

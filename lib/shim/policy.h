@@ -1,4 +1,5 @@
-// Which calls of ncclAllReduce FCCL serves itself. A function of what all ranks pass alike, so that all decide alike.
+// Which calls of ncclAllReduce FCCL may serve itself, if it is faster at them. A function of what all ranks pass alike,
+// so that all decide alike.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +16,10 @@ constexpr size_t kMostBytes = size_t{256} << 10;
 struct Policy {
   NcclShim mode = NcclShim::kOn;
   size_t mostBytes = kMostBytes;
+  bool checked = false;  // FCCL_CHECK: calls wait on the host for those of the other ranks
 
   // `dtype` and `op` are NCCL's numbers, which may be those of operators of the caller's own.
-  bool serves(int ranks, size_t count, int dtype, int op) const {
+  bool mayServe(int ranks, size_t count, int dtype, int op) const {
     const bool knownType = dtype == fcclFloat16 || dtype == fcclBfloat16 || dtype == fcclFloat32;
     if (mode == NcclShim::kOff || !knownType || op != fcclSum || count == 0) return false;
     if (count > mostBytes / (dtype == fcclFloat32 ? 4 : 2)) return false;

@@ -1,6 +1,8 @@
 // The NCCL behind the shim.
 #pragma once
 
+#include "lib/shim/last_error.h"
+
 namespace fccl::shim {
 
 // The real function of that name; NULL where there is none. The copy that the process has loaded, as soon as there is
@@ -12,7 +14,9 @@ template <class... Args>
 int callReal(const char* name, Args... args) {
   auto* const function = reinterpret_cast<int (*)(Args...)>(findReal(name));
   constexpr int kInvalidUsage = 5;
-  return function != nullptr ? function(args...) : kInvalidUsage;
+  const int code = function != nullptr ? function(args...) : kInvalidUsage;
+  if (code != 0) forgetOutcome();
+  return code;
 }
 
 }  // namespace fccl::shim

@@ -4,16 +4,19 @@
 // call                              what happens
 // a communicator is made            NCCL makes it, then FCCL's over it, unless in a group or not ready on return
 //                                   (non-blocking): then everything of it goes to NCCL
-// ncclAllReduce                     FCCL's where the policy says so and FCCL takes the arguments, else NCCL's
+// ncclAllReduce                     FCCL's where the policy allows it, FCCL's selection says that it is faster, and
+// FCCL
+//                                   takes the arguments; else NCCL's
 // the same in a group               waits for the group's end, where FCCL's come first, in the same order on all ranks
-// finalize, destroy, abort          FCCL's communicator goes first
+// finalize, destroy                 FCCL's communicator goes first, when no call of it is under way
+// abort, revoke                     FCCL's goes first, at once: a call that waits in it fails
 // ncclCommGetAsyncError             NCCL's error, else FCCL's
-#include <algorithm>
-#include <optional>
-#include <vector>
+// ncclGetLastError                  of whichever has failed last
+#include <utility>
 
-#include "base/log.h"
+#include "lib/shim/all_reduce.h"
 #include "lib/shim/attached.h"
+#include "lib/shim/group.h"
 #include "lib/shim/real.h"
 #include "transport/nccl_library.h"
 
@@ -25,64 +28,9 @@ using fccl::nccl::UniqueId;
 
 namespace {
 
-struct Call {
-  const void* in;
-  void* out;
-  size_t count;
-  int dtype;
-  int op;
-  void* ncclComm;
-  void* stream;
-};
-
-struct Waiting {
-  Call call;
-  std::shared_ptr<Attached> at;
-};
-
-thread_local int depth = 0;
-thread_local std::vector<Waiting> waiting;
-
-int byNccl(const Call& c) {
-  return callReal("ncclAllReduce", c.in, c.out, c.count, c.dtype, c.op, c.ncclComm, c.stream);
-}
-
-// Nothing: FCCL does not take these arguments, and has enqueued nothing.
-std::optional<int> byFccl(Attached& at, const Call& c) {
-  const std::lock_guard lock(at.mutex);
-  if (at.comm == nullptr) return std::nullopt;
-  at.order.follow(c.stream);
-  const fcclResult_t result =
-      fcclAllReduce(c.in, c.out, c.count, static_cast<fcclDataType_t>(c.dtype), static_cast<fcclRedOp_t>(c.op), at.comm,
-                    static_cast<fcclStream_t>(c.stream));
-  if (result == fcclInvalidArgument) return std::nullopt;
-  if (result == fcclSuccess) at.byFccl.fetch_add(1, std::memory_order_relaxed);  // for a text
-  return result;
-}
-
-int carryOut(Attached& at, const Call& c) {
-  if (const std::optional<int> done = byFccl(at, c)) return *done;
-  at.byNccl.fetch_add(1, std::memory_order_relaxed);  // for a text
-  return byNccl(c);
-}
-
-// What waited in a group. Communicators in the order in which they were made, whatever order this rank has called them
-// in: inside of a group NCCL's callers need not agree on one.
-int endWaiting() {
-  std::vector<Waiting> calls;
-  calls.swap(waiting);
-  std::stable_sort(calls.begin(), calls.end(),
-                   [](const Waiting& a, const Waiting& b) { return a.at->number < b.at->number; });
-  int worst = fcclSuccess;
-  for (const Waiting& each : calls) {
-    if (const int code = carryOut(*each.at, each.call); worst == fcclSuccess) worst = code;
-  }
-  return worst;
-}
-
 // A communicator that NCCL has made, if it is ready. In a group it is made at its end.
 int made(int code, void** comm) {
-  if (code == fcclSuccess && depth == 0 && comm != nullptr && *comm != nullptr) attach(*comm);
+  if (code == fcclSuccess && !inGroup() && comm != nullptr && *comm != nullptr) attach(*comm);
   return code;
 }
 
@@ -107,59 +55,46 @@ SHIM_API int ncclCommShrink(void* parent, int* excluded, int count, void** comm,
   return made(callReal("ncclCommShrink", parent, excluded, count, comm, config, flags), comm);
 }
 SHIM_API int ncclCommFinalize(void* comm) {
-  detach(comm, false);
+  detach(comm);
   return callReal("ncclCommFinalize", comm);
 }
 SHIM_API int ncclCommDestroy(void* comm) {
-  detach(comm, false);
+  detach(comm);
   return callReal("ncclCommDestroy", comm);
 }
 SHIM_API int ncclCommAbort(void* comm) {
-  detach(comm, true);
+  detachAtOnce(comm);
   return callReal("ncclCommAbort", comm);
 }
 SHIM_API int ncclCommRevoke(void* comm, int flags) {
-  detach(comm, true);
+  detachAtOnce(comm);
   return callReal("ncclCommRevoke", comm, flags);
 }
 SHIM_API int ncclCommGetAsyncError(void* comm, int* error) {
   const int code = callReal("ncclCommGetAsyncError", comm, error);
   const std::shared_ptr<Attached> at = find(comm);
   if (code != fcclSuccess || error == nullptr || *error != fcclSuccess || at == nullptr) return code;
-  const std::lock_guard lock(at->mutex);
-  if (at->comm == nullptr) return code;
-  fcclResult_t ours = fcclSuccess;
-  if (fcclCommGetAsyncError(at->comm, &ours) == fcclSuccess) *error = ours;
+  // No lock: a watchdog asks while a call is stuck. Acquire: what attach() has made.
+  const fcclComm_t ours = at->comm.load(std::memory_order_acquire);
+  fcclResult_t failed = fcclSuccess;
+  if (ours == nullptr || fcclCommGetAsyncError(ours, &failed) != fcclSuccess || failed == fcclSuccess) return code;
+  *error = tell({failed, fcclGetLastError(ours)});
   return code;
 }
 
 SHIM_API int ncclAllReduce(const void* in, void* out, size_t count, int dtype, int op, void* comm, void* stream) {
   const Call call{in, out, count, dtype, op, comm, stream};
   const std::shared_ptr<Attached> at = find(comm);
-  if (at == nullptr) return byNccl(call);
-  if (at->comm != nullptr && at->policy.serves(at->ranks, count, dtype, op)) {
-    if (depth == 0) return carryOut(*at, call);
-    waiting.push_back({call, at});
+  if (at == nullptr || !at->serves() || !at->policy.mayServe(at->ranks, count, dtype, op)) return byNccl(at, call);
+  if (!at->isFaster(count, dtype)) return byNccl(at, call);
+  if (inGroup()) {
+    defer(at, call);
     return fcclSuccess;
   }
-  enqueueOn(comm, stream);
-  at->byNccl.fetch_add(1, std::memory_order_relaxed);  // for a text
-  return byNccl(call);
+  std::optional<Outcome> done = byFccl(*at, call);
+  return done ? tell(std::move(*done)) : byNccl(at, call);
 }
 
-SHIM_API int ncclGroupStart() {
-  const int code = callReal("ncclGroupStart");
-  if (code == fcclSuccess) depth++;
-  return code;
-}
-SHIM_API int ncclGroupEnd() {
-  int ours = fcclSuccess;
-  if (depth > 0 && --depth == 0) ours = endWaiting();
-  const int code = callReal("ncclGroupEnd");
-  return ours != fcclSuccess ? ours : code;
-}
-// Nothing is carried out: what waited for it neither.
-SHIM_API int ncclGroupSimulateEnd(void* info) {
-  if (depth > 0 && --depth == 0) waiting.clear();
-  return callReal("ncclGroupSimulateEnd", info);
-}
+SHIM_API int ncclGroupStart() { return startGroup(); }
+SHIM_API int ncclGroupEnd() { return endGroup(); }
+SHIM_API int ncclGroupSimulateEnd(void* info) { return simulateGroupEnd(info); }

@@ -1,26 +1,47 @@
 // NCCL carries out the calls of one communicator in the order in which they were made, on whatever streams; FCCL's, and
 // the two kinds among each other, have the order of their stream only. Here is the rest of it.
+//
+// A program may destroy a stream as soon as its call is enqueued, so the next call, on another stream, cannot ask the
+// first one for anything: where the first ends is marked by an event right after it. That is about a microsecond of the
+// host's, and the next kernel of that stream begins no earlier than the call has ended. It is paid by every call but
+// - on the default stream, which is never destroyed and so is marked when it is left;
+// - while its stream is captured: a graph's place in the order is the program's. What an engine replays pays nothing.
+// To begin with marks at a program's second stream would not do: the last call on the first one would have none.
 #pragma once
+
+#include "lib/shim/stream_events.h"
 
 namespace fccl::shim {
 
-class StreamOrder {
+// `Streams`: as StreamEvents.
+template <class Streams>
+class StreamOrderOf {
  public:
-  StreamOrder() = default;
-  ~StreamOrder();  // NOLINT(performance-trivially-destructible): with CUDA it gives back the event
-  StreamOrder(const StreamOrder&) = delete;
-  StreamOrder& operator=(const StreamOrder&) = delete;
+  explicit StreamOrderOf(int device) : streams_(device) {}
 
-  // Before a call is enqueued on `stream`: it waits for what the call before has enqueued on another one. Not where one
-  // of the two is being captured: a graph's place in the order is the program's.
-  void follow(void* stream);
-  // Whether the call before was on another stream.
-  bool changes(void* stream) const { return has_ && last_ != stream; }
+  // Before a call is enqueued on `stream`: it waits for what the call before has enqueued on another one.
+  void before(void* stream) {
+    const bool same = stream == last_ && !Streams::isOfThread(stream);
+    if (!has_ || same || streams_.isCaptured(stream)) return;
+    if (Streams::isDefault(last_)) marked_ = !streams_.isCaptured(last_) && streams_.mark(last_);
+    if (marked_) streams_.follow(stream);
+  }
+  // After it.
+  void after(void* stream) {
+    const bool later = Streams::isDefault(stream);
+    if (!later && streams_.isCaptured(stream)) return;
+    has_ = true;
+    last_ = stream;
+    marked_ = !later && streams_.mark(stream);
+  }
 
  private:
   bool has_ = false;
-  void* last_ = nullptr;
-  void* event_ = nullptr;
+  void* last_ = nullptr;  // only compared, where it is not the default stream
+  bool marked_ = false;
+  Streams streams_;
 };
+
+using StreamOrder = StreamOrderOf<StreamEvents>;
 
 }  // namespace fccl::shim

@@ -1,13 +1,15 @@
 // Decisions in words: the original's four worked examples by its rules and by ours, and fcclExplain.
 #include <cstring>
+#include <memory>
 
-#include "fccl.h"
+#include "fccl_nccl.h"
 #include "lib/asked_call.h"
 #include "tests/support/catch.h"
 #include "tests/support/topologies.h"
 #include "tuner/compat_trtllm.h"
 #include "tuner/explain.h"
 #include "tuner/paper_facts.h"
+#include "tuner/tuning_table.h"
 
 using namespace fccl;
 using fccl::test::shippedFacts;
@@ -191,4 +193,47 @@ TEST_CASE("a query's rows end where those of the call would, the quantized ones 
   CHECK_FALSE(queryOf(query).value().outputsAligned);
   query.hidden = 128;
   CHECK(queryOf(query).value().outputsAligned);
+}
+
+TEST_CASE("fcclFasterThanNccl: by times of both where there are, else by whose strategy the call takes", "[explain]") {
+  fcclConfig_t config = FCCL_CONFIG_INITIALIZER;
+  config.deviceType = fcclDeviceHost;
+  fcclComm_t comm = nullptr;
+  REQUIRE(fcclCommInitAll(&comm, 1, &config) == fcclSuccess);
+  fcclQuery_t query = asked(fcclPatternAllReduce, 1, 1024);
+  int faster = -1;
+  CHECK(fcclFasterThanNccl(comm, &query, &faster) == fcclSuccess);
+  CHECK(faster == 1);
+  CHECK(fcclFasterThanNccl(comm, nullptr, &faster) == fcclInvalidArgument);
+  CHECK(fcclFasterThanNccl(comm, &query, nullptr) == fcclInvalidArgument);
+  CHECK(fcclFasterThanNccl(nullptr, &query, &faster) == fcclInvalidArgument);
+  query.tokens = 0;
+  CHECK(fcclFasterThanNccl(comm, &query, &faster) == fcclInvalidArgument);
+  CHECK(fcclCommDestroy(comm) == fcclSuccess);
+
+  Facts facts;
+  facts.device = fcclDeviceCuda;
+  facts.ranks = 2;
+  facts.noNccl = "";
+  query.tokens = 1;
+  const Query sum = queryOf(query).value();
+  const auto isFaster = [&](fcclStrategy_t wanted = fcclStrategyAuto, fcclStrategy_t standsForAuto = fcclStrategyAuto) {
+    return fasterThanNccl(sum, facts, wanted, standsForAuto);
+  };
+  CHECK(isFaster());
+  CHECK_FALSE(isFaster(fcclStrategyNccl));
+  CHECK_FALSE(isFaster(fcclStrategyAuto, fcclStrategyNccl));
+  const auto tuned = [&](double nccl) {
+    auto table = std::make_shared<TuningTable>();
+    table->put(seriesOf(sum),
+               {tuningSize(sum),
+                fcclStrategyOneshot,
+                {{fcclStrategyOneshot, 2, 4}, {fcclStrategyTwoshot, 8, 8}, {fcclStrategyNccl, nccl, nccl}}});
+    facts.tuned = std::move(table);
+  };
+  tuned(3.5);
+  CHECK(isFaster());
+  CHECK_FALSE(isFaster(fcclStrategyTwoshot));
+  tuned(2.5);
+  CHECK_FALSE(isFaster());
 }

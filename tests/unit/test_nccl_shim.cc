@@ -1,21 +1,17 @@
 // libfccl-nccl.so in front of the stand-in: without a GPU FCCL has no communicator there, and every call must reach
 // NCCL as it came. And which calls FCCL would serve.
-#include <dlfcn.h>
-
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "lib/shim/policy.h"
 #include "tests/support/catch.h"
 #include "tests/support/fake_nccl.h"
+#include "tests/support/nccl_shim.h"
 #include "tests/support/scoped_variable.h"
 #include "tests/support/text.h"
-#include "tests/support/thread_ranks.h"
 
 using namespace fccl;
 using namespace fccl::test;
@@ -24,86 +20,6 @@ using shim::Policy;
 namespace {
 
 constexpr const char* kShim = FCCL_BINARY_DIR "/libfccl-nccl.so";
-
-struct UniqueId {
-  char bytes[128];
-};
-
-// The functions that a program gets which loads the shim in NCCL's place.
-struct Shim {
-  Shim() {
-    fake();  // is in the process before
-    void* const handle = dlopen(kShim, RTLD_NOW | RTLD_LOCAL);
-    INFO((handle == nullptr ? dlerror() : ""));
-    REQUIRE(handle != nullptr);
-    const auto find = [&](const char* name, auto* function) {
-      *reinterpret_cast<void**>(function) = dlsym(handle, name);
-      INFO(name);
-      REQUIRE(*function != nullptr);
-    };
-    find("ncclGetVersion", &getVersion);
-    find("ncclGetUniqueId", &getUniqueId);
-    find("ncclCommInitRank", &commInitRank);
-    find("ncclCommInitRankConfig", &commInitRankConfig);
-    find("ncclCommSplit", &commSplit);
-    find("ncclCommFinalize", &commFinalize);
-    find("ncclCommDestroy", &commDestroy);
-    find("ncclCommAbort", &commAbort);
-    find("ncclCommGetAsyncError", &commGetAsyncError);
-    find("ncclCommCount", &commCount);
-    find("ncclAllReduce", &allReduce);
-    find("ncclBroadcast", &broadcast);
-    find("ncclRecv", &recv);
-    find("ncclGroupStart", &groupStart);
-    find("ncclGroupEnd", &groupEnd);
-    find("ncclGetErrorString", &getErrorString);
-    find("ncclGetLastError", &getLastError);
-  }
-  int (*getVersion)(int*);
-  int (*getUniqueId)(UniqueId*);
-  int (*commInitRank)(void**, int, UniqueId, int);
-  int (*commInitRankConfig)(void**, int, UniqueId, int, void*);
-  int (*commSplit)(void*, int, int, void**, void*);
-  int (*commFinalize)(void*);
-  int (*commDestroy)(void*);
-  int (*commAbort)(void*);
-  int (*commGetAsyncError)(void*, int*);
-  int (*commCount)(void*, int*);
-  int (*allReduce)(const void*, void*, size_t, int, int, void*, void*);
-  int (*broadcast)(const void*, void*, size_t, int, int, void*, void*);
-  int (*recv)(void*, size_t, int, int, void*, void*);
-  int (*groupStart)();
-  int (*groupEnd)();
-  const char* (*getErrorString)(int);
-  const char* (*getLastError)(void*);
-};
-const Shim& shimmed() {
-  static const Shim instance;
-  return instance;
-}
-
-// Runs `body(rank, comm)` on ranks that NCCL connects through the shim; what it returns other than 0 is reported.
-void withComms(int ranks, const std::function<std::string(int rank, void* comm)>& body) {
-  UniqueId id{};
-  REQUIRE(shimmed().getUniqueId(&id) == 0);
-  std::vector<std::string> wrong(static_cast<size_t>(ranks));
-  runThreads(ranks, "the shim", Seconds(40), [&](int rank) {
-    void* comm = nullptr;
-    std::string& mine = wrong[static_cast<size_t>(rank)];
-    if (shimmed().commInitRank(&comm, ranks, id, rank) != 0) mine = "ncclCommInitRank";
-    if (mine.empty()) mine = body(rank, comm);
-    if (mine.empty() && shimmed().commDestroy(comm) != 0) mine = "ncclCommDestroy";
-  });
-  for (const std::string& each : wrong) CHECK(each == "");
-}
-
-std::string sumOfRanks(const Shim& shim, int rank, int ranks, void* comm) {
-  std::array<float, 8> data{};
-  data.fill(static_cast<float>(rank + 1));
-  if (shim.allReduce(data.data(), data.data(), data.size(), fcclFloat32, fcclSum, comm, nullptr) != 0) return "result";
-  const auto wanted = static_cast<float>(ranks * (ranks + 1)) / 2;
-  return std::all_of(data.begin(), data.end(), [&](float v) { return v == wanted; }) ? "" : "wrong sum";
-}
 
 // What a command that lists symbols prints, a name a line.
 std::set<std::string> exported(const std::string& library) {
@@ -123,8 +39,8 @@ TEST_CASE("NCCL shim: calls and results pass through, and communicators come and
   int version = 0;
   CHECK(shimmed().getVersion(&version) == 0);
   CHECK(version == 22803);
-  withComms(3, [](int rank, void* comm) -> std::string {
-    if (std::string wrong = sumOfRanks(shimmed(), rank, 3, comm); !wrong.empty()) return wrong;
+  shimmed().withComms(3, [](int rank, void*& comm) -> std::string {
+    if (std::string wrong = shimmed().sum(rank, 3, comm); !wrong.empty()) return wrong;
     int32_t value = rank;
     if (shimmed().broadcast(&value, &value, 1, fcclInt32, 2, comm, nullptr) != 0 || value != 2) return "broadcast";
     int error = 1;
@@ -139,14 +55,14 @@ TEST_CASE("NCCL shim: calls and results pass through, and communicators come and
 
 TEST_CASE("NCCL shim: split, with a rank that is left out", "[nccl]") {
   fake().reset();
-  withComms(5, [](int rank, void* comm) -> std::string {
+  shimmed().withComms(5, [](int rank, void*& comm) -> std::string {
     void* child = nullptr;
     const int color = rank == 4 ? -1 : rank % 2;
     if (shimmed().commSplit(comm, color, -rank, &child, nullptr) != 0) return "split";
     if (color < 0) return child == nullptr ? "" : "a communicator for no color";
     int count = 0;
     if (shimmed().commCount(child, &count) != 0 || count != 2) return "count";
-    const std::string wrong = sumOfRanks(shimmed(), rank / 2, 2, child);
+    const std::string wrong = shimmed().sum(rank / 2, 2, child);
     return !wrong.empty() ? wrong : shimmed().commDestroy(child) == 0 ? "" : "destroy";
   });
   CHECK(fake().liveComms() == 0);
@@ -154,7 +70,7 @@ TEST_CASE("NCCL shim: split, with a rank that is left out", "[nccl]") {
 
 TEST_CASE("NCCL shim: groups, in which one thread drives several ranks", "[nccl]") {
   fake().reset();
-  UniqueId id{};
+  NcclUniqueId id{};
   REQUIRE(shimmed().getUniqueId(&id) == 0);
   std::array<void*, 3> comms{};
   CHECK(shimmed().groupStart() == 0);
@@ -180,7 +96,7 @@ TEST_CASE("NCCL shim: groups, in which one thread drives several ranks", "[nccl]
 
 TEST_CASE("NCCL shim: errors come as NCCL gives them", "[nccl]") {
   fake().reset();
-  UniqueId id{};
+  NcclUniqueId id{};
   REQUIRE(shimmed().getUniqueId(&id) == 0);
   void* comm = nullptr;
   fake().fail("ncclCommInitRank", 1, 2);
@@ -203,15 +119,15 @@ TEST_CASE("NCCL shim: errors come as NCCL gives them", "[nccl]") {
 TEST_CASE("NCCL shim: FCCL_NCCL_SHIM=0 leaves everything to NCCL", "[nccl]") {
   fake().reset();
   const ScopedVariable off("FCCL_NCCL_SHIM", "0");
-  withComms(2, [](int rank, void* comm) { return sumOfRanks(shimmed(), rank, 2, comm); });
+  shimmed().withComms(2, [](int rank, void*& comm) { return shimmed().sum(rank, 2, comm); });
   // Nothing of FCCL's: its bootstrap would ask for these.
   CHECK(fake().count("ncclAllGather") + fake().count("ncclCommUserRank") == 0);
 }
 
-TEST_CASE("NCCL shim: what FCCL serves", "[nccl]") {
+TEST_CASE("NCCL shim: what FCCL may serve", "[nccl]") {
   const Policy on;
   const auto bytes = [&](const Policy& policy, size_t count, int dtype) {
-    return policy.serves(2, count, dtype, fcclSum);
+    return policy.mayServe(2, count, dtype, fcclSum);
   };
   CHECK(bytes(on, 1, fcclBfloat16));
   CHECK(bytes(on, 128 << 10, fcclBfloat16));
@@ -222,9 +138,9 @@ TEST_CASE("NCCL shim: what FCCL serves", "[nccl]") {
   CHECK_FALSE(bytes(on, SIZE_MAX, fcclFloat32));
   for (const int dtype : {0, 1, 2, 3, 4, 5, 8, 10, 11}) CHECK_FALSE(bytes(on, 16, dtype));
   // 5 on: operators of the caller's own.
-  for (const int op : {1, 2, 3, 4, 5, 1000}) CHECK_FALSE(on.serves(2, 16, fcclFloat32, op));
-  CHECK_FALSE(on.serves(1, 16, fcclFloat32, fcclSum));
-  CHECK(Policy{NcclShim::kAlways}.serves(1, 16, fcclFloat32, fcclSum));
+  for (const int op : {1, 2, 3, 4, 5, 1000}) CHECK_FALSE(on.mayServe(2, 16, fcclFloat32, op));
+  CHECK_FALSE(on.mayServe(1, 16, fcclFloat32, fcclSum));
+  CHECK(Policy{NcclShim::kAlways}.mayServe(1, 16, fcclFloat32, fcclSum));
   CHECK_FALSE(bytes(Policy{NcclShim::kOff}, 16, fcclFloat32));
   CHECK(bytes(Policy{NcclShim::kOn, 64 << 20}, 16 << 20, fcclFloat32));
   CHECK_FALSE(bytes(Policy{NcclShim::kOn, 0}, 1, fcclFloat32));

@@ -102,6 +102,19 @@ TEST_CASE("tuning file: newer points take the place of older ones, the others st
   CHECK(*read.find(machine()) == newer);
 }
 
+TEST_CASE("tuning file: times of NCCL's are kept, to be compared with", "[tuning]") {
+  TuningTable all = table(64);
+  TuningPoint point = *all.at(all.series().begin()->first, 64);
+  point.times.push_back({fcclStrategyNccl, 0.25, 0.5});
+  point.times.push_back({fcclStrategyNcclSymmetric, 1, 2});
+  all.put(all.series().begin()->first, point);
+  TuningFile file;
+  file.merge(machine(), all);
+  const TuningFile read = TuningFile::parse(file.json(), "again").value();
+  CHECK(*read.find(machine()) == all);
+  CHECK(read.find(machine())->at(all.series().begin()->first, 64)->choice == fcclStrategyTwoshot);
+}
+
 TEST_CASE("tuning file: damaged and foreign files are refused and left as they are", "[tuning]") {
   const ScopedFile file("tuning.json");
   REQUIRE(saveTuning(file.path(), machine(), table(64)).ok());
@@ -111,6 +124,11 @@ TEST_CASE("tuning file: damaged and foreign files are refused and left as they a
     const size_t at = text.find(part);
     REQUIRE(at != std::string::npos);
     return text.replace(at, part.size(), other);
+  };
+  const auto withAll = [&](const std::string& part, const std::string& other) {
+    std::string text = good;
+    for (size_t at = 0; (at = text.find(part)) != std::string::npos;) text.replace(at, part.size(), other);
+    return text;
   };
   const std::string damaged[] = {
       "hello",
@@ -122,6 +140,7 @@ TEST_CASE("tuning file: damaged and foreign files are refused and left as they a
       with("\"choice\": \"TWOSHOT\"", "\"choice\": \"LOWPRECISION\""),
       with("\"choice\": \"TWOSHOT\"", "\"choice\": \"NCCL\""),
       with("\"choice\": \"TWOSHOT\"", "\"choice\": \"UB\""),
+      withAll("TWOSHOT", "NCCL"),
       with("\"size\": 64", "\"size\": 0"),
       with("\"size\": 64", "\"size\": 1e99"),
       with("\"size\": 64", "\"size\": \"64\""),
