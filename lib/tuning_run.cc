@@ -311,8 +311,11 @@ Result<std::optional<TuningPoint>> TuningRun::measure(const fcclQuery_t& asked, 
   untuned.tuned = nullptr;
   std::vector<Candidate> candidates;
   for (const StrategyRow* row : tuningCandidates(query, untuned)) {
-    if (candidates.size() < kMostCandidates) candidates.push_back({.row = row});
+    if (candidates.size() + 1 < kMostCandidates) candidates.push_back({.row = row});
   }
+  // To compare with; see TuningPoint.
+  const bool withNccl = !candidates.empty() && kNcclRow.eligible(query, untuned).empty();
+  if (withNccl) candidates.push_back({.row = &kNcclRow});
   if (candidates.size() < 2) return std::optional<TuningPoint>();
 
   FCCL_TRY_ASSIGN(const bool timeLeft, isTimeLeft());

@@ -160,7 +160,9 @@ std::vector<RegretRow> measureRegret(const Words& words, const std::vector<fcclQ
     const auto run = valueOf(TuningRun::begin(group.communicator(rank), calls, std::chrono::hours(24)));
     for (RegretRow& row : rows) {
       const std::optional<TuningPoint> point = valueOf(run->measure(row.call, kMicrosecondsPerCall));
-      if (rank == 0 && point) row.times = point->times;
+      if (rank != 0 || !point) continue;
+      row.times = point->times;
+      std::erase_if(row.times, [](const TuningTime& time) { return !isExact(time.strategy); });
     }
   });
   return rows;

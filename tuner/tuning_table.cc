@@ -110,7 +110,10 @@ std::vector<const StrategyRow*> tuningCandidates(const Query& query, const Facts
 }
 
 fcclStrategy_t chooseByTimes(const std::vector<TuningTime>& times, fcclStrategy_t untuned) {
-  const auto best = std::ranges::min_element(times, {}, &TuningTime::mean);
+  const TuningTime* best = nullptr;
+  for (const TuningTime& time : times) {
+    if (isExact(time.strategy) && (best == nullptr || time.mean() < best->mean())) best = &time;
+  }
   const auto known = std::ranges::find(times, untuned, &TuningTime::strategy);
   return known != times.end() && known->mean() <= kTie * best->mean() ? untuned : best->strategy;
 }

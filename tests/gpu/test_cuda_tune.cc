@@ -85,6 +85,21 @@ TEST_CASE("CUDA tune: a rank that goes on at once waits for nobody who still giv
       Seconds(60));
 }
 
+TEST_CASE("CUDA tune: NCCL is timed where it is beside, and not chosen") {
+  FCCL_NEED_GPUS(1);
+  fcclConfig_t config = cudaConfig();
+  config.nccl = 1;
+  CudaRanks cuda(1, config);
+  cuda.group().run(
+      "tune", [&](Rank& rank) { rank.ok(tune(rank.comm, queries()), "fcclCommTune"); }, Seconds(60));
+  for (const fcclQuery_t& query : queries()) {
+    const std::string text = explained(cuda.group().comm(0), query);
+    INFO(text);
+    CHECK(contains(text, ", NCCL "));
+    CHECK_FALSE(contains(text, "-> NCCL"));
+  }
+}
+
 TEST_CASE("CUDA tune: in windows too, which are gone afterwards") {
   FCCL_NEED_GPUS(1);
   CudaRanks cuda(2);

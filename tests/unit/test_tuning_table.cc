@@ -136,6 +136,7 @@ TEST_CASE("the fastest is taken, and what AUTO took before where it is as fast",
   CHECK(choose(10, 12, fcclStrategyNccl) == kOne);  // what it took is not among those that were timed
   // Warm and cold count alike.
   CHECK(chooseByTimes({{kOne, 1, 9}, {kTwo, 4, 4}}, kOne) == kTwo);
+  CHECK(chooseByTimes({{fcclStrategyNccl, 1, 1}, {kOne, 3, 3}, {kTwo, 2, 2}}, kOne) == kTwo);
 }
 
 TEST_CASE("sizes near a crossover are measured until its neighbours are close", "[tuning]") {
