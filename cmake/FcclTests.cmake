@@ -163,6 +163,9 @@ endif()
 fccl_test_folder(stress 240)
 if(fccl_have_cuda)
   fccl_test_folder(gpu 120)
+  if(TARGET fccl-gpu-tests)
+    target_sources(fccl-gpu-tests PRIVATE lib/shim/cuda_stream_events.cc)
+  endif()
 endif()
 
 # Programs in C that see what a user sees: fccl.h as C99, and libfccl.so.

@@ -23,7 +23,13 @@ StreamEvents::~StreamEvents() {
 }
 
 bool StreamEvents::isDefault(const void* stream) { return stream == nullptr || stream == cudaStreamLegacy; }
-bool StreamEvents::isOfThread(const void* stream) { return stream == cudaStreamPerThread; }
+
+uint64_t StreamEvents::idOf(void* stream) const {
+  const CurrentDevice current(device_);
+  unsigned long long id = 0;
+  if (cudaStreamGetId(toCuda(stream), &id) != cudaSuccess) (void)cudaGetLastError();
+  return id;
+}
 
 // The default stream cannot be asked while another one is captured; that counts as captured.
 bool StreamEvents::isCaptured(void* stream) const {

@@ -5,7 +5,7 @@ namespace fccl::shim {
 
 StreamEvents::~StreamEvents() = default;
 bool StreamEvents::isDefault(const void*) { return true; }
-bool StreamEvents::isOfThread(const void*) { return false; }
+uint64_t StreamEvents::idOf(void*) const { return 0; }
 bool StreamEvents::isCaptured(void*) const { return true; }
 bool StreamEvents::mark(void*) { return false; }
 void StreamEvents::follow(void*) {}

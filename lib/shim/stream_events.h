@@ -1,6 +1,8 @@
 // What the order of calls needs of CUDA's streams: one event that is recorded again and again.
 #pragma once
 
+#include <cstdint>
+
 namespace fccl::shim {
 
 class StreamEvents {
@@ -13,9 +15,8 @@ class StreamEvents {
 
   // The GPU's default stream, which is there as long as the GPU.
   static bool isDefault(const void* stream);
-  // A name under which every thread has another stream.
-  static bool isOfThread(const void* stream);
-
+  // Of the stream itself: not of its handle, which may be used again, or be a name for another stream in every thread.
+  uint64_t idOf(void* stream) const;
   bool isCaptured(void* stream) const;
   // The event has happened when all that is enqueued on `stream` now has ended. False, and a warning, where that fails.
   bool mark(void* stream);

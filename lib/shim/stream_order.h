@@ -9,6 +9,8 @@
 // To begin with marks at a program's second stream would not do: the last call on the first one would have none.
 #pragma once
 
+#include <cstdint>
+
 #include "lib/shim/stream_events.h"
 
 namespace fccl::shim {
@@ -21,8 +23,7 @@ class StreamOrderOf {
 
   // Before a call is enqueued on `stream`: it waits for what the call before has enqueued on another one.
   void before(void* stream) {
-    const bool same = stream == last_ && !Streams::isOfThread(stream);
-    if (!has_ || same || streams_.isCaptured(stream)) return;
+    if (!has_ || streams_.idOf(stream) == lastId_ || streams_.isCaptured(stream)) return;
     if (Streams::isDefault(last_)) marked_ = !streams_.isCaptured(last_) && streams_.mark(last_);
     if (marked_) streams_.follow(stream);
   }
@@ -32,12 +33,14 @@ class StreamOrderOf {
     if (!later && streams_.isCaptured(stream)) return;
     has_ = true;
     last_ = stream;
+    lastId_ = streams_.idOf(stream);
     marked_ = !later && streams_.mark(stream);
   }
 
  private:
   bool has_ = false;
-  void* last_ = nullptr;  // only compared, where it is not the default stream
+  void* last_ = nullptr;  // touched where it is the default stream only
+  uint64_t lastId_ = 0;   // a new stream may have a destroyed one's handle
   bool marked_ = false;
   Streams streams_;
 };

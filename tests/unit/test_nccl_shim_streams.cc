@@ -1,5 +1,5 @@
 // The order of calls on different streams, on streams that only the test has.
-#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,8 +10,11 @@ using fccl::shim::StreamOrderOf;
 
 namespace {
 
+uint64_t ids = 0;
+
 struct Stream {
   std::string name;
+  uint64_t id = ++ids;
   bool alive = true;
   bool captured = false;
 };
@@ -24,7 +27,7 @@ class Streams {
  public:
   explicit Streams(int) {}
   static bool isDefault(const void* stream) { return stream == &defaultStream; }
-  static bool isOfThread(const void* stream) { return stream == &ofThread; }
+  uint64_t idOf(void* stream) const { return stream == &ofThread ? ++ids : touch(stream).id; }
   bool isCaptured(void* stream) const { return touch(stream).captured; }
   bool mark(void* stream) {
     if (touch(stream).captured) done += "!captured ";
@@ -71,6 +74,15 @@ TEST_CASE("NCCL shim: a call on another stream follows the one before, whose str
   CHECK(calls.on(b) == "follow:b call mark:b ");
   b.alive = false;
   CHECK(calls.on(defaultStream) == "follow:default call ");
+}
+
+TEST_CASE("NCCL shim: a new stream with the handle of a destroyed one is another stream", "[nccl]") {
+  Stream a{.name = "a"};
+  Calls calls;
+  CHECK(calls.on(a) == "call mark:a ");
+  a = {.name = "new"};
+  CHECK(calls.on(a) == "follow:new call mark:new ");
+  CHECK(calls.on(a) == "call mark:new ");
 }
 
 TEST_CASE("NCCL shim: the default stream is marked when it is left, another thread's is another stream", "[nccl]") {
