@@ -25,6 +25,9 @@ StreamEvents::~StreamEvents() {
 bool StreamEvents::isDefault(const void* stream) { return stream == nullptr || stream == cudaStreamLegacy; }
 
 uint64_t StreamEvents::idOf(void* stream) const {
+  constexpr uint64_t kDefault = ~uint64_t{0};  // which cannot be asked while another one is captured
+  if (isDefault(stream)) return kDefault;
+  const OutsideCapture outside;
   const CurrentDevice current(device_);
   unsigned long long id = 0;
   if (cudaStreamGetId(toCuda(stream), &id) != cudaSuccess) (void)cudaGetLastError();

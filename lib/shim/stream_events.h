@@ -16,6 +16,7 @@ class StreamEvents {
   // The GPU's default stream, which is there as long as the GPU.
   static bool isDefault(const void* stream);
   // Of the stream itself: not of its handle, which may be used again, or be a name for another stream in every thread.
+  // Not while it is captured: CUDA ends a capture for that.
   uint64_t idOf(void* stream) const;
   bool isCaptured(void* stream) const;
   // The event has happened when all that is enqueued on `stream` now has ended. False, and a warning, where that fails.

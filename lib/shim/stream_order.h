@@ -23,7 +23,7 @@ class StreamOrderOf {
 
   // Before a call is enqueued on `stream`: it waits for what the call before has enqueued on another one.
   void before(void* stream) {
-    if (!has_ || streams_.idOf(stream) == lastId_ || streams_.isCaptured(stream)) return;
+    if (!has_ || streams_.isCaptured(stream) || streams_.idOf(stream) == lastId_) return;
     if (Streams::isDefault(last_)) marked_ = !streams_.isCaptured(last_) && streams_.mark(last_);
     if (marked_) streams_.follow(stream);
   }
