@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
-#include <thread>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "lib/side_by_side.h"
 #include "transport/cuda_device.h"
 
 namespace fccl {
@@ -89,18 +89,10 @@ Result<std::vector<std::unique_ptr<Communicator>>> formInOneProcess(int ranks, c
   FCCL_TRY_ASSIGN(const std::vector<Options> each, spreadOverDevices(ranks, options));
 
   fcclUniqueId id;
-  FCCL_TRY(Bootstrap::createId(options.bootstrap(), &id));
   std::vector<std::optional<Result<std::unique_ptr<Communicator>>>> made(static_cast<size_t>(ranks));
-  {
-    std::vector<std::jthread> threads;
-    threads.reserve(static_cast<size_t>(ranks));
-    for (int r = 0; r < ranks; r++) {
-      threads.emplace_back([&, r] {
-        const auto at = static_cast<size_t>(r);
-        made[at] = createOnThread(id, r, ranks, each[at]);
-      });
-    }
-  }
+  FCCL_TRY(runSideBySide(
+      made.size(), [&] { return Bootstrap::createId(options.bootstrap(), &id); },
+      [&](size_t r) { made[r] = createOnThread(id, static_cast<int>(r), ranks, each[r]); }));
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (auto& result : made) {
     FCCL_TRY(result->status());

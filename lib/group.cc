@@ -1,11 +1,10 @@
 #include "lib/group.h"
 
 #include <algorithm>
-#include <exception>
-#include <thread>
 #include <vector>
 
 #include "lib/c_boundary.h"
+#include "lib/side_by_side.h"
 
 namespace fccl::group {
 
@@ -67,15 +66,18 @@ bool waits(const Lane& lane) {
   return std::any_of(lane.begin(), lane.end(), [](const Call* call) { return call->waits; });
 }
 
-// Lanes that wait for each other run side by side, the last of them here; the others only enqueue.
-void carryOut(std::vector<Call>& calls) {
+// Lanes that wait for each other run side by side; the others only enqueue, before them. A failure: nothing has been
+// carried out.
+Status carryOut(std::vector<Call>& calls) {
   std::vector<Lane> lanes = lanesOf(calls);
   const auto firstWaiting = std::stable_partition(lanes.begin(), lanes.end(), [](const Lane& l) { return !waits(l); });
-  enqueueSideBySide(lanes.begin(), firstWaiting);
-  if (firstWaiting == lanes.end()) return;
-  std::vector<std::jthread> threads;
-  for (auto lane = firstWaiting; lane + 1 != lanes.end(); ++lane) threads.emplace_back(runLane, std::cref(*lane));
-  runLane(lanes.back());
+  const auto enqueue = [&]() -> Status {
+    enqueueSideBySide(lanes.begin(), firstWaiting);
+    return {};
+  };
+  if (firstWaiting == lanes.end()) return enqueue();
+  return runSideBySide(static_cast<size_t>(lanes.end() - firstWaiting), enqueue,
+                       [&](size_t i) { runLane(firstWaiting[static_cast<std::ptrdiff_t>(i)]); });
 }
 
 Status end() {
@@ -87,7 +89,9 @@ Status end() {
     return failure(ending.spoilt.code(), "Nothing of the group was carried out, since a call in it was wrong: {}",
                    ending.spoilt.message());
   }
-  carryOut(ending.calls);
+  if (const Status status = carryOut(ending.calls); !status.ok()) {
+    return failure(status.code(), "Nothing of the group was carried out: {}", status.message());
+  }
   for (const Call& call : ending.calls) {
     if (!call.outcome.ok()) return call.outcome;
   }

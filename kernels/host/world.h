@@ -45,7 +45,7 @@ struct Control {
   Flag ended;            // EndReason, 0 while the owner takes part
   Flag calls;            // collectives that the owner has begun: for error texts
   Flag ping;
-  Flag tuning;           // rank 0's, written by all: see lib/autotune.cc
+  Flag tuning;                // rank 0's, written by all: see lib/autotune.cc
   Flag signatureSequence[2];  // FCCL_CHECK: call number + 1 whose signature stands beside, by parity of the call
   CallSignature signature[2];
 };
