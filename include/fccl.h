@@ -149,7 +149,8 @@ typedef struct {
   unsigned int magic;
   unsigned int version;
   int deviceType; /* fcclDeviceType_t; FCCL_DEVICE=auto|host|cuda (all) */
-  int strategy;   /* fcclStrategy_t that stands for AUTO; FCCL_STRATEGY (all) */
+  int strategy;   /* fcclStrategy_t that stands for AUTO; AUTO decides calls that it cannot do, which INFO and
+                     fcclExplain say; FCCL_STRATEGY (all) */
   int checkCalls; /* 1: compare the calls of all ranks; FCCL_CHECK (all). On CUDA the threads that make them wait for
                      each other then; a call that is being captured is not compared */
   int timeoutMs;  /* a collective that waits longer for a rank fails with fcclRemoteError; 0: never; FCCL_TIMEOUT_MS */
@@ -189,8 +190,8 @@ FCCL_API fcclResult_t fcclGetVersion(int* version);
  * this process with this id takes over; that call must come from this process. One id serves one communicator. */
 FCCL_API fcclResult_t fcclGetUniqueId(fcclUniqueId* id);
 
-/* Collective over nranks ranks; returns when all have arrived, or after the time limit with the missing ranks named.
- * config may be NULL. *comm is NULL after an error. */
+/* Collective over nranks ranks, 256 at most; returns when all have arrived, or after the time limit with the missing
+ * ranks named. config may be NULL. *comm is NULL after an error. */
 FCCL_API fcclResult_t fcclCommInit(fcclComm_t* comm, int nranks, fcclUniqueId id, int rank, const fcclConfig_t* config);
 
 /* All ranks in one process: comms[0..nranks-1]. On HOST the caller then drives each from a thread of its own. On CUDA
@@ -347,7 +348,9 @@ FCCL_API fcclResult_t fcclExplain(fcclComm_t comm, const fcclQuery_t* query, cha
  * cannot be. All ranks pass the same calls, else it is fcclInvalidUsage on all. On CUDA it waits for all work on the
  * GPU first, and is fcclInvalidUsage while one of the GPU's streams is captured; CUDA ends that capture then. It takes
  * scratch memory for the largest call, and at least twice the last-level cache. A rank that dies, aborts or stays away
- * meanwhile is an error on the others, as in any call. In a group it is carried out by fcclGroupEnd. */
+ * meanwhile is an error on the others, as in any call. In a group it is carried out by fcclGroupEnd. On CUDA, with a
+ * GPU for each rank, the first call of a size is measured alike before it is made where nothing is known for such GPUs,
+ * unless FCCL_AUTOTUNE=0 (docs/selection.md): it may take some hundredths of a second and waits for the GPU. */
 FCCL_API fcclResult_t fcclCommTune(fcclComm_t comm, const fcclQuery_t* calls, int n, int budgetMs);
 
 /* ---- Groups --------------------------------------------------------------------------------------------------- */
