@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "kernels/host/wait.h"
+#include "lib/testing.h"
 #include "lib/tuning_run.h"
 #include "tuner/strategies.h"
 
@@ -112,7 +113,7 @@ Status Autotune::measure(Communicator& communicator, CheckedCall& call) {
   if (world.rank == 0) world.control(0).tuning.value.store(0, std::memory_order_relaxed);
 
   const fcclQuery_t asked = TuningRun::resized(kindOf(call, query), bucket.second);
-  const auto run = TuningRun::begin(communicator, {&asked, 1}, kBudget);
+  const auto run = TuningRun::begin(communicator, {&asked, 1}, kBudget * testing::testOptions().slowness);
   if (!run.ok()) {
     FCCL_TRY(communicator.usable());
     FCCL_WARN("FCCL_AUTOTUNE: {}", run.status().message());

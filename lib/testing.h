@@ -18,6 +18,7 @@ struct TestOptions {
   CreationStep failAt = CreationStep::kNone;
   int failRank = 0;               // on this rank only
   size_t mostThreads = SIZE_MAX;  // that the system gives runSideBySide()
+  int slowness = 1;               // how many times longer the first call of a size may be measured
 };
 TestOptions& testOptions();
 

@@ -4,6 +4,7 @@
 
 #include "lib/testing.h"
 #include "tests/gpu/device_ranks.h"
+#include "tests/support/explained.h"
 #include "tests/support/scoped_variable.h"
 #include "tests/support/text.h"
 
@@ -24,12 +25,6 @@ std::vector<fcclQuery_t> queries(bool windows = false) {
     }
   }
   return all;
-}
-
-std::string explained(fcclComm_t comm, const fcclQuery_t& query) {
-  std::string text(16384, '\0');
-  if (fcclExplain(comm, &query, text.data(), text.size()) != fcclSuccess) return fcclGetLastError(comm);
-  return text.c_str();
 }
 
 fcclResult_t tune(fcclComm_t comm, const std::vector<fcclQuery_t>& all) {

@@ -4,6 +4,7 @@
 
 #include "lib/testing.h"
 #include "tests/support/catch.h"
+#include "tests/support/explained.h"
 #include "tests/support/fused_case.h"
 #include "tests/support/scoped_file.h"
 #include "tests/support/scoped_variable.h"
@@ -14,18 +15,26 @@ using namespace fccl::test;
 
 namespace {
 
+// On a busy machine a call may take a hundred times as long as the others.
+class FcclAutotune {
+ public:
+  explicit FcclAutotune(const char* value, const char* name = "FCCL_AUTOTUNE") : variable_(name, value) {
+    fccl::testing::testOptions().slowness = 20;
+  }
+  ~FcclAutotune() { fccl::testing::testOptions().slowness = 1; }
+  FcclAutotune(const FcclAutotune&) = delete;
+  FcclAutotune& operator=(const FcclAutotune&) = delete;
+
+ private:
+  const ScopedVariable variable_;
+};
+
 fcclQuery_t asked(int64_t tokens, int64_t hidden = 512) {
   fcclQuery_t query = FCCL_QUERY_INITIALIZER;
   query.pattern = fcclPatternResidualRmsNorm;
   query.tokens = tokens;
   query.hidden = hidden;
   return query;
-}
-
-std::string explained(fcclComm_t comm, const fcclQuery_t& query) {
-  std::string text(16384, '\0');
-  if (fcclExplain(comm, &query, text.data(), text.size()) != fcclSuccess) return fcclGetLastError(comm);
-  return text.c_str();
 }
 
 // A right call of so many tokens on every rank.
@@ -54,7 +63,7 @@ bool isTunedAt(const RankGroup& group, int rank, int64_t tokens) {
 }  // namespace
 
 TEST_CASE("autotune: the first call of a bucket is measured, at its power of two, and on all ranks alike", "[tune]") {
-  const ScopedVariable on("FCCL_AUTOTUNE", "1");
+  const FcclAutotune on("1");
   for (const int ranks : {2, 3}) {
     INFO(ranks << " ranks");
     RankGroup group(ranks);
@@ -76,7 +85,7 @@ TEST_CASE("autotune: the first call of a bucket is measured, at its power of two
 }
 
 TEST_CASE("autotune: plain calls in groups, of ranks that one thread drives", "[tune]") {
-  const ScopedVariable on("FCCL_AUTOTUNE", "1");
+  const FcclAutotune on("1");
   RankGroup group(2);
   std::vector<float> in(3000, 1.5f);
   std::vector<std::vector<float>> out(2, std::vector<float>(3000));
@@ -97,7 +106,7 @@ TEST_CASE("autotune: plain calls in groups, of ranks that one thread drives", "[
 TEST_CASE("autotune: a strategy by name is not measured, and on HOST nothing is without FCCL_AUTOTUNE=1", "[tune]") {
   for (const char* value : {"0", "1", "none"}) {
     INFO("FCCL_AUTOTUNE=" << value);
-    const ScopedVariable variable(std::string_view(value) == "none" ? "FCCL_NOT_SET" : "FCCL_AUTOTUNE", value);
+    const FcclAutotune variable(value, std::string_view(value) == "none" ? "FCCL_NOT_SET" : "FCCL_AUTOTUNE");
     RankGroup group(2);
     call(group, 8, fcclStrategyTwoshot);
     CHECK(tunedPoints(group, 0) == 0);
@@ -108,7 +117,7 @@ TEST_CASE("autotune: a strategy by name is not measured, and on HOST nothing is 
 
 TEST_CASE("autotune: where a rank does not come in time, no rank measures, then and later, and calls are right",
           "[tune]") {
-  const ScopedVariable on("FCCL_AUTOTUNE", "1");
+  const FcclAutotune on("1");
   RankGroup group(3);
   call(group, 4);
   CHECK(tunedPoints(group, 0) == 1);
@@ -121,7 +130,7 @@ TEST_CASE("autotune: where a rank does not come in time, no rank measures, then 
 }
 
 TEST_CASE("autotune: ranks that come with different calls measure nothing, and the call says what it says", "[tune]") {
-  const ScopedVariable on("FCCL_AUTOTUNE", "1");
+  const FcclAutotune on("1");
   const ScopedVariable check("FCCL_CHECK", "1");
   RankGroup group(2);
   group.run("different calls", [&](Rank& rank) {
@@ -134,7 +143,7 @@ TEST_CASE("autotune: ranks that come with different calls measure nothing, and t
 }
 
 TEST_CASE("autotune: a rank that dies or aborts ends the wait of the others at once", "[tune]") {
-  const ScopedVariable on("FCCL_AUTOTUNE", "1");
+  const FcclAutotune on("1");
   RankGroup group(3);
   group.run("one aborts", [&](Rank& rank) {
     if (rank.rank == 2) {
@@ -149,7 +158,7 @@ TEST_CASE("autotune: a rank that dies or aborts ends the wait of the others at o
 }
 
 TEST_CASE("autotune: what is measured goes into rank 0's tuning file, and is not measured again from there", "[tune]") {
-  const ScopedVariable on("FCCL_AUTOTUNE", "1");
+  const FcclAutotune on("1");
   const ScopedFile file("autotune.json");
   const ScopedVariable path("FCCL_TUNING_FILE", file.path().c_str());
   std::string first;

@@ -3,6 +3,7 @@
 
 #include "lib/testing.h"
 #include "tests/support/catch.h"
+#include "tests/support/explained.h"
 #include "tests/support/fused_case.h"
 #include "tests/support/scoped_file.h"
 #include "tests/support/text.h"
@@ -21,12 +22,6 @@ fcclQuery_t asked(fcclFusionPattern_t pattern, int64_t tokens, int64_t hidden = 
   query.tokens = tokens;
   query.hidden = hidden;
   return query;
-}
-
-std::string explained(fcclComm_t comm, const fcclQuery_t& query) {
-  std::string text(16384, '\0');
-  if (fcclExplain(comm, &query, text.data(), text.size()) != fcclSuccess) return fcclGetLastError(comm);
-  return text.c_str();
 }
 
 void tune(RankGroup& group, const std::vector<fcclQuery_t>& queries, int budgetMs = 0) {
