@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "lib/side_by_side.h"
+#include "base/side_by_side.h"
 #include "transport/cuda_device.h"
 
 namespace fccl {

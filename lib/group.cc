@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/side_by_side.h"
 #include "lib/c_boundary.h"
-#include "lib/side_by_side.h"
 
 namespace fccl::group {
 

@@ -16,9 +16,8 @@ enum class CreationStep { kNone, kRecords, kMemory, kFacts };
 struct TestOptions {
   uint32_t firstSequence = 0;  // chunk, barrier and call counters begin here
   CreationStep failAt = CreationStep::kNone;
-  int failRank = 0;               // on this rank only
-  size_t mostThreads = SIZE_MAX;  // that the system gives runSideBySide()
-  int slowness = 1;               // how many times longer the first call of a size may be measured
+  int failRank = 0;  // on this rank only
+  int slowness = 1;  // how many times longer the first call of a size may be measured
 };
 TestOptions& testOptions();
 

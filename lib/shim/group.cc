@@ -1,12 +1,11 @@
 #include "lib/shim/group.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/side_by_side.h"
 #include "lib/shim/real.h"
 
 namespace fccl::shim {
@@ -56,11 +55,9 @@ Outcome endWaiting() {
   if (calls.empty()) return {};
   std::ranges::stable_sort(calls, {}, [](const Waiting& each) { return each.at->number; });
   const std::vector<Lane> lanes = lanesOf(calls);
-  {
-    std::vector<std::jthread> threads;
-    for (size_t i = 0; i + 1 < lanes.size(); i++) threads.emplace_back(run, std::cref(lanes[i]));
-    run(lanes.back());
-  }
+  const Status begun = runSideBySide(
+      lanes.size(), [] { return Status(); }, [&](size_t i) { run(lanes[i]); });
+  if (!begun.ok()) return {begun.code(), fmt::format("ncclGroupEnd: {}", begun.message())};
   Outcome first;
   for (Waiting& each : calls) {
     Outcome done = each.done ? std::move(*each.done) : Outcome{byNccl(each.at, each.call), {}};

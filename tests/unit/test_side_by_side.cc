@@ -3,8 +3,7 @@
 #include <atomic>
 #include <string>
 
-#include "lib/side_by_side.h"
-#include "lib/testing.h"
+#include "base/side_by_side.h"
 #include "tests/support/catch.h"
 #include "tests/support/descriptors.h"
 #include "tests/support/text.h"
@@ -17,10 +16,13 @@ namespace {
 
 class MostThreads {
  public:
-  explicit MostThreads(size_t most) { testing::testOptions().mostThreads = most; }
-  ~MostThreads() { testing::testOptions().mostThreads = testing::TestOptions().mostThreads; }
+  explicit MostThreads(size_t most) : before_(mostThreads()) { mostThreads() = most; }
+  ~MostThreads() { mostThreads() = before_; }
   MostThreads(const MostThreads&) = delete;
   MostThreads& operator=(const MostThreads&) = delete;
+
+ private:
+  const size_t before_;
 };
 
 constexpr int kRanks = 4;

@@ -14,4 +14,7 @@ namespace fccl {
 // `count` > 0.
 Status runSideBySide(size_t count, const std::function<Status()>& before, const std::function<void(size_t)>& body);
 
+// For tests: how many threads the system gives, set while no call runs.
+size_t& mostThreads();
+
 }  // namespace fccl

@@ -1,13 +1,13 @@
-#include "lib/side_by_side.h"
+#include "base/side_by_side.h"
 
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "base/check.h"
-#include "lib/testing.h"
 
 namespace fccl {
 namespace {
@@ -49,7 +49,7 @@ class Started {
 
   template <class Body>
   void add(Body&& body) {
-    if (threads_.size() >= testing::testOptions().mostThreads) {
+    if (threads_.size() >= mostThreads()) {
       throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
     }
     threads_.emplace_back([this, body = std::forward<Body>(body)] {
@@ -64,6 +64,11 @@ class Started {
 };
 
 }  // namespace
+
+size_t& mostThreads() {
+  static size_t most = SIZE_MAX;
+  return most;
+}
 
 Status runSideBySide(size_t count, const std::function<Status()>& before, const std::function<void(size_t)>& body) {
   const size_t others = count - 1;
