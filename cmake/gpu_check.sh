@@ -50,17 +50,9 @@ for ranks in 2 4 8; do
   for pattern in all_reduce residual_rms_norm residual_rms_norm_quant_fp8 residual_rms_norm_quant_nvfp4; do
     peers=none
     [ "$ranks" -le "$gpus" ] && peers=nccl
-    log=$logs/perf_${ranks}_$pattern.log
-    if ! timeout 200 "$build/fccl-perf" --device cuda --launch threads --ranks $ranks --rounds 31 --check -d bf16 \
-      -p $pattern --tokens 1,8,64,128,256,1024 --hidden 8192 --compare $peers >"$log" 2>&1; then
-      failed=1
-      say "fccl-perf, $ranks ranks, $pattern: FAILED"
-      tail -5 "$log" >&2
-    fi
-    say "### $ranks ranks on $((ranks < gpus ? ranks : gpus)) GPU(s), $pattern"
-    say '```'
-    grep -vE '^# (Intel|AMD|fccl-perf|Avg)' "$log" | tee -a "$report" >/dev/null
-    say '```'
+    times "$ranks ranks on $((ranks < gpus ? ranks : gpus)) GPU(s), $pattern" "perf_${ranks}_$pattern" 200 \
+      "$build/fccl-perf" --device cuda --launch threads --ranks $ranks --rounds 31 --check -d bf16 -p $pattern \
+      --tokens 1,8,64,128,256,1024 --hidden 8192 --compare $peers
   done
 done
 end_report

@@ -41,17 +41,9 @@ say "Times (fccl-perf, a graph of 20 calls, microseconds; every result compared 
 say ""
 for strategy in nccl nccl_symmetric; do
   for pattern in all_reduce residual_rms_norm residual_rms_norm_quant_nvfp4; do
-    log=$logs/perf_${strategy}_$pattern.log
-    if ! FCCL_NCCL=1 timeout 100 "$build/fccl-perf" --device cuda --launch threads --ranks "$ranks" --rounds 11 --check \
-      -d bf16 -p $pattern --strategy $strategy --tokens 1,64,256,1024 --hidden 8192 >"$log" 2>&1; then
-      failed=1
-      say "fccl-perf, $strategy, $pattern: FAILED"
-      tail -5 "$log" >&2
-    fi
-    say "### $strategy, $pattern"
-    say '```'
-    grep -vE '^# (Intel|AMD|fccl-perf|Avg)' "$log" | tee -a "$report" >/dev/null
-    say '```'
+    FCCL_NCCL=1 times "$strategy, $pattern" "perf_${strategy}_$pattern" 100 \
+      "$build/fccl-perf" --device cuda --launch threads --ranks "$ranks" --rounds 11 --check -d bf16 -p $pattern \
+      --strategy $strategy --tokens 1,64,256,1024 --hidden 8192
   done
 done
 end_report

@@ -33,6 +33,21 @@ check() {
   fi
 }
 
+# times TITLE FILE SECONDS COMMAND...: what fccl-perf prints, in the report.
+times() {
+  local title=$1 log=$logs/$2.log limit=$3
+  shift 3
+  if ! timeout "$limit" "$@" >"$log" 2>&1; then
+    failed=1
+    say "fccl-perf, $title: FAILED"
+    tail -5 "$log" >&2
+  fi
+  say "### $title"
+  say '```'
+  grep -vE '^# (Intel|AMD|fccl-perf|Avg)' "$log" >>"$report"
+  say '```'
+}
+
 begin_report() {  # TITLE
   : >"$report"
   say "# $1"
