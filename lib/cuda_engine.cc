@@ -13,6 +13,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "lib/cuda_bench.h"
 #include "lib/cuda_nccl.h"
+#include "lib/cuda_reach.h"
 #include "lib/engine.h"
 #include "lib/testing.h"
 #include "transport/cuda_driver.h"
@@ -230,7 +231,7 @@ class CudaEngine final : public Engine {
     FCCL_TRY_ASSIGN(const bool captured, isCaptured(call.stream));
     *compare = !captured;
     if (captured) FCCL_INFO("FCCL_CHECK compares no call that is being captured into a graph.");
-    return checkBuffers(call);
+    return checkReach(call, side_->device);
   }
 
   Result<bool> isCaptured(fcclStream_t stream) const override {
@@ -455,35 +456,6 @@ class CudaEngine final : public Engine {
     const host::Failure late = lateRank();
     if (late.kind == host::FailureKind::kNone) return {};
     return failure(fcclRemoteError, "nothing came from rank {} while the new communicator was tested.", late.rank);
-  }
-
-  Status checkBuffers(const CheckedCall& call) const {
-    const RowArgs& rows = call.call.rows;
-    const std::pair<const char*, const void*> buffers[] = {
-        {"input", rows.input},           {"residual", rows.residual},       {"weight", rows.weight},
-        {"reducedOut", rows.reducedOut}, {"residualOut", rows.residualOut}, {"normOut", rows.normOut},
-        {"quantOut", rows.quantOut},     {"scaleOut", rows.scaleOut},       {"scale", rows.quantScale}};
-    int pageable = 0;
-    FCCL_CUDA(cudaDeviceGetAttribute(&pageable, cudaDevAttrPageableMemoryAccess, side_->device));
-    for (const auto& [name, pointer] : buffers) {
-      if (pointer == nullptr || call.empty()) continue;
-      cudaPointerAttributes attributes{};
-      FCCL_CUDA(cudaPointerGetAttributes(&attributes, pointer));
-      if (attributes.type == cudaMemoryTypeDevice && attributes.device != side_->device) {
-        int reaches = 0;
-        FCCL_CUDA(cudaDeviceCanAccessPeer(&reaches, side_->device, attributes.device));
-        if (reaches != 0) continue;
-        return failure(fcclInvalidArgument,
-                       "{} is {}, memory of GPU {}, which GPU {} of this rank cannot reach; pass memory of GPU {}.",
-                       name, pointer, attributes.device, side_->device, side_->device);
-      }
-      if (attributes.type != cudaMemoryTypeUnregistered || pageable != 0) continue;
-      return failure(fcclInvalidArgument,
-                     "{} is {}, host memory that GPU {} cannot reach; a CUDA communicator takes memory of cudaMalloc, "
-                     "fcclMemAlloc and the like.",
-                     name, pointer, side_->device);
-    }
-    return {};
   }
 
   host::World& world_;
