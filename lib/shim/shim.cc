@@ -4,8 +4,7 @@
 // call                              what happens
 // a communicator is made            NCCL makes it, then FCCL's over it, unless in a group or not ready on return
 //                                   (non-blocking): then everything of it goes to NCCL
-// ncclAllReduce                     FCCL's where the policy allows it, FCCL's selection says that it is faster, and
-// FCCL
+// ncclAllReduce                     FCCL's where the policy allows it, FCCL's selection says that it is faster and FCCL
 //                                   takes the arguments; else NCCL's
 // the same in a group               waits for the group's end, where FCCL's come first, in the same order on all ranks
 // finalize, destroy                 FCCL's communicator goes first, when no call of it is under way

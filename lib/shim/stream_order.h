@@ -2,8 +2,8 @@
 // the two kinds among each other, have the order of their stream only. Here is the rest of it.
 //
 // A program may destroy a stream as soon as its call is enqueued, so the next call, on another stream, cannot ask the
-// first one for anything: where the first ends is marked by an event right after it. That is about a microsecond of the
-// host's, and the next kernel of that stream begins no earlier than the call has ended. It is paid by every call but
+// first one for anything: where the first ends is marked by an event right after it. That takes the host a moment (not
+// timed), and the next kernel of that stream begins no earlier than the call has ended. It is paid by every call but
 // - on the default stream, which is never destroyed and so is marked when it is left;
 // - while its stream is captured: a graph's place in the order is the program's. What an engine replays pays nothing.
 // To begin with marks at a program's second stream would not do: the last call on the first one would have none.
