@@ -17,8 +17,8 @@ namespace {
 constexpr std::chrono::milliseconds kBudget{2000};
 constexpr std::chrono::milliseconds kPause{1};
 
-// The nearest power of two by ratio.
-int64_t bucketOf(int64_t size) {
+// By ratio.
+int64_t nearestPowerOfTwo(int64_t size) {
   const auto below = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(size)));
   const double ratio = static_cast<double>(size) / static_cast<double>(below);
   return ratio * ratio > 2 ? 2 * below : below;
@@ -72,18 +72,20 @@ Autotune::Autotune(std::optional<bool> asked, const Facts& facts)
     : always_(asked.value_or(false)),
       active_(facts.ranks > 1 && asked.value_or(facts.device == fcclDeviceCuda && facts.ranksPerDevice == 1)) {}
 
+Autotune::Bucket Autotune::bucketOf(const Query& query) {
+  return {seriesOf(query), nearestPowerOfTwo(tuningSize(query))};
+}
+
 void Autotune::stop(const char* why) {
   active_ = false;
   FCCL_INFO("FCCL_AUTOTUNE: nothing more is measured by itself: {}", why);
 }
 
-bool Autotune::isFirst(Communicator& communicator, CheckedCall& call) {
+bool Autotune::wants(Communicator& communicator, const CheckedCall& call, const Query& query) {
   const bool decides = call.strategy == fcclStrategyAuto && communicator.options().strategy == fcclStrategyAuto;
-  if (call.empty() || !decides) return false;
-  const Query query = communicator.queryOf(call);
-  if (query.inputPushed || communicator.isPlanned(query, call.strategy)) return false;
+  if (!active_ || !decides || query.inputPushed) return false;
   const Facts& facts = communicator.facts();
-  const Bucket bucket{seriesOf(query), bucketOf(tuningSize(query))};
+  const Bucket bucket = bucketOf(query);
   if (tried_.contains(bucket)) return false;
   const bool known = facts.tuned != nullptr && facts.tuned->at(bucket.first, bucket.second) != nullptr;
   if (known || (!always_ && isMeasured(query, facts)) || tuningCandidates(query, facts).size() < 2) {
@@ -98,11 +100,9 @@ bool Autotune::isFirst(Communicator& communicator, CheckedCall& call) {
   return false;
 }
 
-Status Autotune::measure(Communicator& communicator, CheckedCall& call) {
-  FCCL_TRY(communicator.usable());
+Status Autotune::measure(Communicator& communicator, const CheckedCall& call, const Query& query) {
   host::World& world = communicator.world();
-  const Query query = communicator.queryOf(call);
-  const Bucket bucket{seriesOf(query), bucketOf(tuningSize(query))};
+  const Bucket bucket = bucketOf(query);
   if (!allCome(world, kPatience)) {
     stop("not all ranks came to the first call of a new size within two seconds.");
     return {};

@@ -27,16 +27,18 @@ class Autotune {
   // `asked`: of the environment. Without it calls on CUDA are measured where nothing is known but the model.
   Autotune(std::optional<bool> asked, const Facts& facts);
 
-  // Whether this call comes first of its bucket, and AUTO decides it.
-  bool wants(Communicator& communicator, CheckedCall& call) { return active_ && isFirst(communicator, call); }
-  // Where wants() is true, before the call. Collective, as far as the others come to it too. Success where there is no
-  // result as well: AUTO decides as it would have.
-  Status measure(Communicator& communicator, CheckedCall& call);
+  // False: it wants nothing any more.
+  bool active() const { return active_; }
+  // Whether this call, which has no plan yet, comes first of its bucket, and AUTO decides it.
+  bool wants(Communicator& communicator, const CheckedCall& call, const Query& query);
+  // Where wants() is true, before the call is planned. Collective, as far as the others come to it too. Success where
+  // there is no result as well: AUTO decides as it would have.
+  Status measure(Communicator& communicator, const CheckedCall& call, const Query& query);
 
  private:
   using Bucket = std::pair<TuningSeries, int64_t>;
 
-  bool isFirst(Communicator& communicator, CheckedCall& call);
+  static Bucket bucketOf(const Query& query);
   void stop(const char* why);
 
   const bool always_;

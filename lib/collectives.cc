@@ -8,18 +8,12 @@ using namespace fccl;
 
 namespace {
 
-Status carryOut(Communicator& communicator, CheckedCall& call) {
-  if (communicator.autotune().wants(communicator, call)) [[unlikely]]
-    FCCL_TRY(communicator.autotune().measure(communicator, call));
-  return communicator.run(call);
-}
-
 fcclResult_t allReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDataType_t datatype, fcclRedOp_t op,
                        fcclComm_t comm, fcclStream_t stream) {
   return insideCommunicator("fcclAllReduce", comm, [&](Communicator& communicator) -> Status {
     CheckedCall call;
     FCCL_TRY(checkAllReduce(sendbuff, recvbuff, count, datatype, op, stream, communicator.deviceType(), &call));
-    return carryOut(communicator, call);
+    return communicator.run(call);
   });
 }
 
@@ -27,20 +21,20 @@ fcclResult_t allReduceFused(const fcclFusedArgs_t* args, fcclComm_t comm, fcclSt
   return insideCommunicator("fcclAllReduceFused", comm, [&](Communicator& communicator) -> Status {
     CheckedCall call;
     FCCL_TRY(checkAllReduceFused(args, stream, communicator.deviceType(), &call));
-    return carryOut(communicator, call);
+    return communicator.run(call);
   });
 }
 
-// In a group: `check` now, `call` at its end.
+// In a group: `check` now, `call` at its end. From inside, since whether the call waits depends on what has been
+// planned.
 template <class Check, class Call>
 [[gnu::cold, gnu::noinline]] fcclResult_t deferCollective(const char* function, fcclComm_t comm, Check&& check,
                                                           Call&& call) {
-  return group::spoil(withCommunicator(function, comm, [&](Communicator& communicator) -> Status {
+  return group::spoil(insideCommunicator(function, comm, [&](Communicator& communicator) -> Status {
     FCCL_TRY(communicator.usable());
     CheckedCall checked;
     FCCL_TRY(check(communicator.deviceType(), &checked));
-    const bool waits = communicator.callsWait() || communicator.autotune().wants(communicator, checked);
-    group::defer(comm, waits, std::forward<Call>(call));
+    group::defer(comm, communicator.waits(checked), std::forward<Call>(call));
     return {};
   }));
 }

@@ -77,6 +77,13 @@ Communicator::~Communicator() {
       .ended.value.compare_exchange_strong(running, host::kLeft, std::memory_order_release, std::memory_order_relaxed);
 }
 
+bool Communicator::waits(CheckedCall& call) {
+  if (!engine_->asynchronous() || options_.checkCalls || facts_.noNccl.empty()) return true;
+  if (call.empty() || !autotune_->active()) return false;
+  const Query query = queryOf(call);
+  return plans_.find(PlanKey::of(query, call.strategy)) == nullptr && autotune_->wants(*this, call, query);
+}
+
 Status Communicator::run(CheckedCall& call) {
   // Acquire: as in usable().
   if (state_.load(std::memory_order_acquire) != kUsable) return usable();
@@ -86,6 +93,7 @@ Status Communicator::run(CheckedCall& call) {
     const PlanKey key = PlanKey::of(query, call.strategy);
     plan = plans_.find(key);
     if (plan == nullptr) {
+      if (autotune_->wants(*this, call, query)) FCCL_TRY(autotune_->measure(*this, call, query));
       FCCL_TRY_ASSIGN(plan, makePlan(key, query, call));
     }
   }

@@ -37,9 +37,9 @@ class Communicator {
   const Options& options() const { return options_; }
   fcclDeviceType_t deviceType() const { return options_.deviceType; }
   int device() const { return engine_->device(); }
-  // Whether a collective returns only when other ranks have called theirs.
-  // NCCL's may: its first call with a shape may connect ranks.
-  bool callsWait() const { return !engine_->asynchronous() || options_.checkCalls || facts_.noNccl.empty(); }
+  // Whether this call returns only when other ranks have called theirs. NCCL's may: its first one with a shape may
+  // connect ranks. For the thread that is inside.
+  bool waits(CheckedCall& call);
   Bootstrap& bootstrap() { return *bootstrap_; }
   WindowTable& windows() { return windows_; }
   host::World& world() { return world_; }
@@ -53,14 +53,6 @@ class Communicator {
   // Collective: a window of all ranks' buffers, until closeWindow(), which is local. See Engine::mapWindow.
   Result<fcclWindow_t> openWindow(void* buffer, size_t bytes);
   void closeWindow(fcclWindow_t window);
-
-  // The query of the call, with the windows that its buffers lie in entered into the call.
-  Query queryOf(CheckedCall& call) const;
-  // Whether such a call has been carried out before, and would be alike again.
-  bool isPlanned(const Query& query, fcclStrategy_t strategy) {
-    return plans_.find(PlanKey::of(query, strategy)) != nullptr;
-  }
-  Autotune& autotune() { return *autotune_; }
 
   // As fcclDevicePushInit; the shape is right by itself.
   Status preparePush(int64_t tokens, int64_t hidden, fcclDataType_t dtype, fcclDevicePush_t* push) const {
@@ -105,6 +97,8 @@ class Communicator {
 
   // The row that the call takes, or why there is none.
   Result<const StrategyRow*> chooseRow(const Query& query, fcclStrategy_t strategy) const;
+  // The query of the call, with the windows that its buffers lie in entered into the call.
+  Query queryOf(CheckedCall& call) const;
   Result<const Plan*> makePlan(const PlanKey& key, const Query& query, const CheckedCall& call);
   // FCCL_CHECK.
   Status compareCalls(const CheckedCall& call);
