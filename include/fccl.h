@@ -162,9 +162,11 @@ typedef struct {
   int cudaDevice;        /* CUDA: this rank's GPU, as cudaSetDevice counts; left undefined: the calling thread's current
                             one, in fcclCommInitAll GPU r for rank r */
   int allowSharedDevice; /* CUDA: 1: several ranks may use one GPU, for tests; FCCL_ALLOW_SHARED_DEVICE (all). Such
-                            ranks of one process share the GPU's queues too: let copies end before a call that waits.
-                            Other kernels find room beside ranks that wait if a block of theirs needs at most a quarter
-                            of a multiprocessor */
+                            ranks of one process share the GPU's queues too. Before a call that waits for others let
+                            copies end and the first kernel of its stream; cudaFree, cudaFreeHost and the first launch
+                            of a kernel wait for all that runs, so end them on all ranks before. Other kernels find
+                            room beside ranks that wait if a block of theirs needs at most a quarter of a
+                            multiprocessor */
   int cudaWorkspaceBytes; /* CUDA: bytes of one of the three staging areas that each rank has in its GPU's memory; a
                              call that needs more runs in parts; FCCL_CUDA_WORKSPACE_BYTES (all) */
   int nccl; /* CUDA: 1: make an NCCL communicator too, for strategies NCCL and NCCL_SYMMETRIC and for what FCCL has no
@@ -350,7 +352,7 @@ FCCL_API fcclResult_t fcclExplain(fcclComm_t comm, const fcclQuery_t* query, cha
  * scratch memory for the largest call, and at least twice the last-level cache. A rank that dies, aborts or stays away
  * meanwhile is an error on the others, as in any call. In a group it is carried out by fcclGroupEnd. On CUDA, with a
  * GPU for each rank, the first call of a size is measured alike before it is made where nothing is known for such GPUs,
- * unless FCCL_AUTOTUNE=0 (docs/selection.md): it may take some hundredths of a second and waits for the GPU. */
+ * unless FCCL_AUTOTUNE=0 (docs/selection.md): it may take a quarter of a second and waits for the GPU. */
 FCCL_API fcclResult_t fcclCommTune(fcclComm_t comm, const fcclQuery_t* calls, int n, int budgetMs);
 
 /* ---- Groups --------------------------------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 namespace fccl {
 namespace {
 
-// Of one bucket, which takes some hundredths of a second where every rank has a core.
+// Of one bucket; docs/selection.md says what it usually takes.
 constexpr std::chrono::milliseconds kBudget{2000};
 constexpr std::chrono::milliseconds kPause{1};
 

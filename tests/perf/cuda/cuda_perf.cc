@@ -131,6 +131,7 @@ class Perf final : public CudaPerf {
     cudaOk(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     cudaOk(cudaEventCreate(&begin_), "cudaEventCreate");
     cudaOk(cudaEventCreate(&end_), "cudaEventCreate");
+    warmUp();
     fcclConfig_t config = FCCL_CONFIG_INITIALIZER;
     config.deviceType = fcclDeviceCuda;
     config.allowSharedDevice = ranks.count() > devices ? 1 : 0;
@@ -256,6 +257,8 @@ class Perf final : public CudaPerf {
     cudaOk(cudaGraphDestroy(graph), "cudaGraphDestroy");
     cudaOk(cudaGraphUpload(executable, stream_), "cudaGraphUpload");
     cudaOk(cudaStreamSynchronize(stream_), "cudaGraphUpload");
+    // As above: a graph has memory too, and a replay waits at the gate for all ranks.
+    ranks_.barrier();
 
     Series series;
     series.variant = name;
@@ -267,6 +270,12 @@ class Perf final : public CudaPerf {
     series.callUs = series.roundUs;
     cudaOk(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
     return series;
+  }
+
+  // The first kernel of a program and that of a stream may wait for the GPU, too.
+  void warmUp() {
+    Gate::ofProcess().hold(0, stream_);
+    cudaOk(cudaStreamSynchronize(stream_), "the first kernel");
   }
 
   // Microseconds per call of the slowest rank.
