@@ -45,6 +45,7 @@ struct Control {
   Flag ended;            // EndReason, 0 while the owner takes part
   Flag calls;            // collectives that the owner has begun: for error texts
   Flag ping;
+  Flag pinged;                // rank 0's: what came of it, in picoseconds
   Flag tuning;                // rank 0's, written by all: see lib/autotune.cc
   Flag signatureSequence[2];  // FCCL_CHECK: call number + 1 whose signature stands beside, by parity of the call
   CallSignature signature[2];
@@ -106,6 +107,7 @@ struct World {
   uint32_t lamportSequence[kChannels] = {};
   uint32_t barrierSequence = 0;
   uint32_t callSequence = 0;
+  uint32_t pingSequence = 0;
   std::vector<char> rowScratch;  // a row between its two passes, and room to align it; grown by lib/ with a plan
 
   // Set by the kernel that could not finish; the communicator is then of no more use.
@@ -130,7 +132,8 @@ void barrier(World& world);
 bool compareSignatures(World& world, const CallSignature& mine, int* other, CallSignature* theirs);
 
 // One-way time of a flag between this machine's ranks, in nanoseconds, the worst of the pairs (0, r) that are tried;
-// the same value on all ranks. 0 with one rank. Collective.
+// the same value on all ranks. 0 with one rank. Collective, between calls; takes less than a millisecond for a pair
+// whose ranks are on two cores.
 double measureFlagNanoseconds(World& world);
 
 }  // namespace fccl::host

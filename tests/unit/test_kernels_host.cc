@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/formats.h"
+#include "lib/testing.h"
 #include "tests/support/catch.h"
 #include "tests/support/kernel_case.h"
 #include "tests/support/thread_ranks.h"
@@ -270,5 +271,27 @@ TEST_CASE(
     const auto raw = static_cast<uint16_t>(half);
     if (!std::isnan(widenBf16(raw))) REQUIRE(narrowBf16(widenBf16(raw)) == raw);
     if (!std::isnan(widenFp16(raw))) REQUIRE(narrowFp16(widenFp16(raw)) == raw);
+  }
+}
+
+TEST_CASE("host: the time of a flag is measured again and again, between calls, and is the same on all ranks") {
+  for (const int ranks : {1, 2, 3, 9}) {
+    INFO(ranks << " ranks");
+    RankGroup group(ranks);
+    std::vector<std::vector<double>> times(static_cast<size_t>(ranks));
+    group.run("flags between calls", [&](Rank& rank) {
+      for (int turn = 0; turn < 3; turn++) {
+        const double time = measureFlagNanoseconds(testing::communicatorOf(rank.comm).world());
+        times[static_cast<size_t>(rank.rank)].push_back(time);
+        std::vector<int32_t> sums(1000, rank.rank + turn);
+        rank.ok(fcclAllReduce(sums.data(), sums.data(), sums.size(), fcclInt32, fcclSum, rank.comm, nullptr), "a sum");
+        const int32_t wanted = ranks * turn + ranks * (ranks - 1) / 2;
+        rank.expect(std::ranges::count(sums, wanted) == 1000, "a sum after flags were timed");
+      }
+    });
+    for (const std::vector<double>& mine : times) {
+      CHECK(mine == times[0]);
+      for (const double time : mine) CHECK((ranks == 1 ? time == 0 : time > 1 && time < 1e8));
+    }
   }
 }
