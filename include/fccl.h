@@ -340,7 +340,7 @@ FCCL_API fcclResult_t fcclExplain(fcclComm_t comm, const fcclQuery_t* query, cha
 
 /* Collective over comm. Times, with scratch data on a stream of its own, every strategy that AUTO may take for each of
  * the n calls (1 to 4096; strategy is AUTO in all of them), epilogue included; the slowest rank's median counts. From
- * then on AUTO takes the fastest for calls of this pattern (with or without norm out), dtype and hidden size (without a
+ * then on AUTO takes the fastest for calls of this pattern, dtype and hidden size (without a
  * norm: of any shape) whose tokens (without a norm: bytes) are up to a factor of two from the nearest that was timed,
  * on all ranks alike; fcclExplain shows the times. Between neighbours that choose differently more is timed. So an
  * engine tunes when it warms up, with powers of two of tokens, before it captures graphs; graphs keep the strategy that

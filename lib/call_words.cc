@@ -3,7 +3,7 @@
 #include <bit>
 #include <string_view>
 
-#include "lib/patterns.h"
+#include "tuner/patterns.h"
 
 namespace fccl {
 namespace {

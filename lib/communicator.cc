@@ -159,6 +159,7 @@ Query Communicator::queryOf(CheckedCall& call) const {
   Query query;
   query.dtype = call.call.dtype;
   query.op = call.call.op;
+  query.pattern = call.pattern;
   query.norm = call.norm();
   query.quant = rows.quant;
   query.packsAligned = cuda::packsAligned(rows, call.call.dtype);

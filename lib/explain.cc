@@ -7,10 +7,10 @@
 #include "fccl_nccl.h"
 #include "lib/asked_call.h"
 #include "lib/c_boundary.h"
-#include "lib/patterns.h"
 #include "lib/struct_header.h"
 #include "lib/validate.h"
 #include "tuner/chunking.h"
+#include "tuner/patterns.h"
 
 namespace fccl {
 namespace {
@@ -69,6 +69,7 @@ Result<Query> queryOf(const fcclQuery_t& asked) {
   Query query;
   query.dtype = asked.dtype;
   query.op = asked.op;
+  query.pattern = asked.pattern;
   query.norm = traits.norm;
   query.quant = traits.quant;
   query.rows = traits.norm ? asked.tokens : 1;

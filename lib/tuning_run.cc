@@ -6,10 +6,10 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "lib/asked_call.h"
-#include "lib/patterns.h"
 #include "lib/validate.h"
 #include "transport/siphash.h"
 #include "tuner/chunking.h"
+#include "tuner/patterns.h"
 #include "tuner/strategies.h"
 
 namespace fccl {

@@ -6,8 +6,8 @@
 
 #include "base/check.h"
 #include "lib/overlap.h"
-#include "lib/patterns.h"
 #include "lib/struct_header.h"
+#include "tuner/patterns.h"
 
 namespace fccl {
 namespace {

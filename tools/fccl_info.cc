@@ -14,12 +14,12 @@
 #include "base/environment.h"
 #include "lib/asked_call.h"
 #include "lib/config.h"
-#include "lib/patterns.h"
 #include "tools/strategy_map.h"
 #include "tools/words.h"
 #include "tuner/compat_trtllm.h"
 #include "tuner/explain.h"
 #include "tuner/paper_facts.h"
+#include "tuner/patterns.h"
 #include "tuner/static_table.h"
 #include "tuner/tuning_file.h"
 

@@ -4,6 +4,7 @@
 //   FCCL_TUNING_FILE=tuning.json engine ...
 //   fccl-tune --ranks 8 --regret --json regret.json
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -14,11 +15,11 @@
 #include <thread>
 
 #include "lib/asked_call.h"
-#include "lib/patterns.h"
 #include "lib/testing.h"
 #include "lib/tuning_run.h"
 #include "tools/regret.h"
 #include "tools/words.h"
+#include "tuner/patterns.h"
 
 namespace fccl {
 namespace {
@@ -108,16 +109,12 @@ std::vector<fcclQuery_t> callsOf(const Words& words, const std::vector<fcclFusio
   return calls;
 }
 
-std::vector<fcclFusionPattern_t> patternsOf(const Words& words, bool withSiblings) {
+std::vector<fcclFusionPattern_t> patternsOf(const Words& words) {
   std::vector<fcclFusionPattern_t> patterns;
   if (words.patterns != std::vector<std::string>{"all"}) {
     for (const std::string& word : words.patterns) patterns.push_back(patternOf(word));
   }
   if (!patterns.empty()) return patterns;
-  if (!withSiblings) {  // the others are tuned with them
-    return {fcclPatternAllReduce, fcclPatternResidualRmsNorm, fcclPatternResidualRmsNormQuantFp8,
-            fcclPatternResidualRmsNormQuantNvfp4};
-  }
   for (size_t i = 0; i < kPatterns.size(); i++) patterns.push_back(static_cast<fcclFusionPattern_t>(i));
   return patterns;
 }
@@ -132,20 +129,34 @@ std::vector<int64_t> withPointsBetween(const std::vector<int64_t>& tokens) {
   return all;
 }
 
-std::vector<RegretRow> measureRegret(const Words& words, const std::vector<fcclQuery_t>& tuned) {
-  constexpr double kMicrosecondsPerCall = 10'000;
+struct Regret {
   std::vector<RegretRow> rows;
-  for (const fcclQuery_t& call : callsOf(words, patternsOf(words, true), withPointsBetween(words.tokens))) {
+  // HOST: one-way times of a flag between two ranks' cores before, between and after all of it, in nanoseconds. Where a
+  // machine changes in it, what was the fastest before is not after.
+  std::vector<double> flags;
+};
+
+Regret measureRegret(const Words& words, const std::vector<fcclQuery_t>& tuned) {
+  constexpr double kMicrosecondsPerCall = 10'000;
+  Regret regret;
+  std::vector<RegretRow>& rows = regret.rows;
+  const auto noteFlag = [&](Group& group) {
+    const double flag = group.communicator(0).facts().flagNanoseconds;
+    if (flag > 0) regret.flags.push_back(flag);
+  };
+  for (const fcclQuery_t& call : callsOf(words, patternsOf(words), withPointsBetween(words.tokens))) {
     rows.push_back({.call = call});
   }
   {
     Group before(words);
+    noteFlag(before);
     before.tune(tuned, words.budgetMs);
     for (RegretRow& row : rows) {
       row.tunedBefore = chooseStrategy(queryOf(row.call).value(), before.communicator(0).facts()).id;
     }
   }
   Group group(words);
+  noteFlag(group);
   group.tune(tuned, words.budgetMs);
   const Facts& facts = group.communicator(0).facts();
   Facts untuned = facts;
@@ -165,25 +176,31 @@ std::vector<RegretRow> measureRegret(const Words& words, const std::vector<fcclQ
       std::erase_if(row.times, [](const TuningTime& time) { return !isExact(time.strategy); });
     }
   });
-  return rows;
+  Group after(words);
+  noteFlag(after);
+  return regret;
 }
 
 void run(Words words) {
   if (words.tokens.empty()) {
     for (int64_t tokens = 1; tokens <= 8192; tokens *= 2) words.tokens.push_back(tokens);
   }
-  const std::vector<fcclQuery_t> calls = callsOf(words, patternsOf(words, false), words.tokens);
+  const std::vector<fcclQuery_t> calls = callsOf(words, patternsOf(words), words.tokens);
   // Ranks that are threads must not share a hardware queue. Read when CUDA starts.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   if (words.regret) {
     unsetenv("FCCL_TUNING_FILE");
     words.output.clear();
     if (words.windows) throw std::invalid_argument("--regret and --windows exclude each other.");
-    const std::vector<RegretRow> rows = measureRegret(words, calls);
-    std::printf("%s", regretText(rows).c_str());
+    const Regret regret = measureRegret(words, calls);
+    std::printf("%s", regretText(regret.rows).c_str());
+    if (!regret.flags.empty()) {
+      fmt::print("One-way time of a flag before the first tuning, before the second, after all: {:.0f} ns.\n",
+                 fmt::join(regret.flags, ", "));
+    }
     if (words.json.empty()) return;
     std::ofstream file(words.json);
-    file << regretJson(rows).dump(1) << "\n";
+    file << regretJson(regret.rows).dump(1) << "\n";
     if (!file.flush()) throw std::invalid_argument(fmt::format("--json: {} cannot be written.", words.json));
     return;
   }

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lib/patterns.h"
+#include "tuner/patterns.h"
 
 namespace fccl::tools {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "kernels/host/host_kernels.h"
-#include "lib/patterns.h"
 #include "lib/validate.h"
+#include "tuner/patterns.h"
 
 namespace fccl::tools {
 namespace {

@@ -38,7 +38,8 @@ struct Facts {
 struct Query {
   fcclDataType_t dtype = fcclFloat32;
   fcclRedOp_t op = fcclSum;
-  bool norm = false;
+  fcclFusionPattern_t pattern = fcclPatternAllReduce;
+  bool norm = false;  // of the pattern, as what follows
   QuantKind quant = QuantKind::kNone;
   bool packsAligned = false;    // all rows begin at multiples of 16 bytes (may differ between ranks)
   bool outputsAligned = false;  // all outputs and row lengths multiples of 64 bytes (may differ between ranks)

@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "tuner/patterns.h"
 #include "tuner/strategies.h"
 
 namespace fccl {
@@ -24,11 +25,9 @@ namespace {
 using Json = nlohmann::json;
 using namespace std::chrono_literals;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 constexpr size_t kMostBytes = size_t{16} << 20;
 constexpr auto kLockWait = 5s;
-
-constexpr TableOp kOps[] = {TableOp::kNone, TableOp::kResidualRmsNorm, TableOp::kQuantFp8, TableOp::kQuantNvfp4};
 
 // What is wrong with a file, for parse() to catch beside the JSON library's own exceptions.
 struct Damage : std::runtime_error {
@@ -68,11 +67,11 @@ fcclDataType_t dtypeOf(const Json& json) {
   throw Damage(fmt::format("'{}' is no data type", name));
 }
 
-TableOp opOf(const Json& json) {
+fcclFusionPattern_t patternOf(const Json& json) {
   const auto name = json.get<std::string>();
-  const auto* op = std::ranges::find(kOps, name, tableOpName);
-  if (op == std::end(kOps)) throw Damage(fmt::format("'{}' is no op", name));
-  return *op;
+  const auto* pattern = std::ranges::find(kPatterns, name, &PatternTraits::name);
+  if (pattern == kPatterns.end()) throw Damage(fmt::format("'{}' is no pattern", name));
+  return static_cast<fcclFusionPattern_t>(pattern - kPatterns.begin());
 }
 
 constexpr int64_t kMost = int64_t{1} << 46;
@@ -107,7 +106,7 @@ TuningTable tableOf(const Json& json) {
   TuningTable table;
   for (const Json& one : json) {
     TuningSeries series;
-    series.op = opOf(one.at("op"));
+    series.pattern = patternOf(one.at("pattern"));
     series.dtype = dtypeOf(one.at("dtype"));
     series.hidden = number(one, "hidden", 0, kMost);
     series.windows = one.at("windows").get<bool>();
@@ -119,7 +118,7 @@ TuningTable tableOf(const Json& json) {
 Json jsonOf(const TuningTable& table) {
   Json json = Json::array();
   for (const auto& [series, points] : table.series()) {
-    Json one = {{"op", tableOpName(series.op)},
+    Json one = {{"pattern", kPatterns[static_cast<size_t>(series.pattern)].name},
                 {"dtype", host::dtypeName(series.dtype)},
                 {"hidden", series.hidden},
                 {"windows", series.windows},
@@ -218,7 +217,9 @@ Result<TuningFile> TuningFile::parse(const std::string& text, const std::string&
   try {
     if (text.find_first_not_of(" \t\r\n") == std::string::npos) return file;
     const Json json = Json::parse(text);
-    if (number(json, "format", 1, 1 << 20) != kFormat) return damaged("its format is not 1, which this version reads");
+    if (number(json, "format", 1, 1 << 20) != kFormat) {
+      return damaged(fmt::format("its format is not {}, which this version reads", kFormat).c_str());
+    }
     for (const Json& machine : json.at("machines")) file.merge(machineOf(machine), tableOf(machine.at("series")));
     return file;
   } catch (const Json::exception& error) {

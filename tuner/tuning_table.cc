@@ -27,7 +27,7 @@ double costOf(const TuningPoint& point, fcclStrategy_t other) {
 
 TuningSeries seriesOf(const Query& query) {
   TuningSeries series;
-  series.op = tableKey(query, 1).op;
+  series.pattern = query.pattern;
   series.dtype = query.dtype;
   series.hidden = query.norm ? query.cols : 0;
   series.windows = query.inputInWindow && (query.norm || query.outputInWindow);
@@ -35,16 +35,6 @@ TuningSeries seriesOf(const Query& query) {
 }
 
 int64_t tuningSize(const Query& query) { return query.norm ? query.rows : static_cast<int64_t>(payloadBytes(query)); }
-
-const char* tableOpName(TableOp op) {
-  switch (op) {
-    case TableOp::kNone: return "plain";
-    case TableOp::kResidualRmsNorm: return "norm";
-    case TableOp::kQuantFp8: return "fp8";
-    case TableOp::kQuantNvfp4: return "nvfp4";
-  }
-  return "?";
-}
 
 double TuningPoint::mean(fcclStrategy_t strategy) const {
   const auto found = std::ranges::find(times, strategy, &TuningTime::strategy);

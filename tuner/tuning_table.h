@@ -6,13 +6,12 @@
 #include <vector>
 
 #include "tuner/registry.h"
-#include "tuner/static_table.h"
 
 namespace fccl {
 
-// Calls that differ in their size alone. Patterns with and without norm out are one, as are sums and other reductions.
+// Calls that differ in their size alone; sums and other reductions are one.
 struct TuningSeries {
-  TableOp op = TableOp::kNone;
+  fcclFusionPattern_t pattern = fcclPatternAllReduce;
   fcclDataType_t dtype = fcclBfloat16;
   int64_t hidden = 0;    // columns of a row that is normalized; 0 without a norm
   bool windows = false;  // the buffers lie in windows, as UB needs it
@@ -21,8 +20,6 @@ struct TuningSeries {
 TuningSeries seriesOf(const Query& query);
 // Rows; bytes of a call without norm.
 int64_t tuningSize(const Query& query);
-// "plain", "norm", "fp8", "nvfp4".
-const char* tableOpName(TableOp op);
 
 // Microseconds of one call, the slowest rank's median: on the same buffers again and again, and on buffers that are in
 // no cache.

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <stdexcept>
 
-#include "lib/patterns.h"
+#include "tuner/patterns.h"
 
 namespace fccl::perf {
 

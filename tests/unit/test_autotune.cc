@@ -55,7 +55,7 @@ size_t tunedPoints(const RankGroup& group, int rank) {
 bool isTunedAt(const RankGroup& group, int rank, int64_t tokens) {
   const fccl::Facts& facts = fccl::testing::communicatorOf(group.comm(rank)).facts();
   fccl::TuningSeries series;
-  series.op = fccl::TableOp::kResidualRmsNorm;
+  series.pattern = fcclPatternResidualRmsNorm;
   series.hidden = 512;
   return facts.tuned != nullptr && facts.tuned->at(series, tokens) != nullptr;
 }

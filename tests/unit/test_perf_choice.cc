@@ -140,7 +140,7 @@ TEST_CASE("perf: the strategy is named as AUTO decides after it was tuned", "[pe
   const Case c = normCase(fcclStrategyAuto);
   CHECK(choiceOf(c, false, group.first()).strategy == "ONESHOT");
   TuningTable tuned;
-  tuned.put({.op = TableOp::kResidualRmsNorm, .dtype = c.dtype, .hidden = c.hidden},
+  tuned.put({.pattern = c.pattern, .dtype = c.dtype, .hidden = c.hidden},
             {.size = c.tokens, .choice = fcclStrategyTwoshot, .times = {{fcclStrategyTwoshot, 1, 1}}});
   testing::communicatorOf(group.first()).adopt(tuned);
   CHECK(choiceOf(c, false, group.first()).strategy == "TWOSHOT");

@@ -9,6 +9,7 @@
 #include "kernels/fp8_wire.h"
 #include "tests/support/catch.h"
 #include "tuner/chunking.h"
+#include "tuner/patterns.h"
 #include "tuner/registry.h"
 #include "tuner/strategies.h"
 
@@ -109,6 +110,27 @@ TEST_CASE("registry: what AUTO takes", "[registry]") {
     CHECK(chosen(query, factsOf(2, kFar)) == e.far2);
     CHECK(chosen(query, factsOf(4)) == e.ranks4);
     CHECK(chosen(query, factsOf(1)) == "ONESHOT");
+  }
+}
+
+TEST_CASE("registry: two HOST ranks far from each other quantize each row once where nothing else is gathered",
+          "[registry]") {
+  const auto quantized = [](fcclFusionPattern_t pattern, int64_t rows, int64_t cols) {
+    Query query = normQuery(rows, cols);
+    query.pattern = pattern;
+    query.quant = kPatterns[static_cast<size_t>(pattern)].quant;
+    return chosen(query, factsOf(2, kFar));
+  };
+  for (const int64_t cols : {4096, 8192}) {
+    const int64_t nvfp4Rows = (96 << 10) / (2 * cols);
+    const int64_t fp8Rows = (512 << 10) / (2 * cols);
+    CHECK(quantized(fcclPatternResidualRmsNormQuantNvfp4, nvfp4Rows, cols) == "TWOSHOT");
+    CHECK(quantized(fcclPatternResidualRmsNormQuantNvfp4, nvfp4Rows - 1, cols) == "ONESHOT");
+    CHECK(quantized(fcclPatternResidualRmsNormQuantFp8, fp8Rows, cols) == "TWOSHOT");
+    CHECK(quantized(fcclPatternResidualRmsNormQuantFp8, fp8Rows - 1, cols) == "ONESHOT");
+    CHECK(quantized(fcclPatternResidualRmsNormOutQuantNvfp4, 1024, cols) == "ONESHOT");
+    CHECK(quantized(fcclPatternResidualRmsNormOutQuantFp8, 1024, cols) == "ONESHOT");
+    CHECK(quantized(fcclPatternResidualRmsNorm, 1024, cols) == "ONESHOT");
   }
 }
 

@@ -77,7 +77,7 @@ TEST_CASE("tune: a tuned choice is obeyed by calls whose plan was made before", 
   for (const fcclStrategy_t wanted : {fcclStrategyTwoshot, fcclStrategyOneshot}) {
     fccl::TuningTable table;
     fccl::TuningSeries series;
-    series.op = fccl::TableOp::kResidualRmsNorm;
+    series.pattern = fcclPatternResidualRmsNorm;
     series.hidden = 1024;
     fccl::TuningPoint point;
     point.size = 32;

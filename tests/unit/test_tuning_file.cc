@@ -27,7 +27,7 @@ TuningMachine machine(int ranks = 2) {
 
 TuningTable table(int64_t size, int64_t hidden = 8192) {
   TuningSeries series;
-  series.op = TableOp::kQuantFp8;
+  series.pattern = fcclPatternResidualRmsNormQuantFp8;
   series.hidden = hidden;
   TuningPoint point;
   point.size = size;
@@ -134,9 +134,9 @@ TEST_CASE("tuning file: damaged and foreign files are refused and left as they a
       "hello",
       "[1, 2]",
       "{}",
-      "{\"format\": 1}",
+      "{\"format\": 2}",
       good + "}",
-      with("\"format\": 1", "\"format\": 2"),
+      with("\"format\": 2", "\"format\": 1"),
       with("\"choice\": \"TWOSHOT\"", "\"choice\": \"LOWPRECISION\""),
       with("\"choice\": \"TWOSHOT\"", "\"choice\": \"NCCL\""),
       with("\"choice\": \"TWOSHOT\"", "\"choice\": \"UB\""),
@@ -144,7 +144,7 @@ TEST_CASE("tuning file: damaged and foreign files are refused and left as they a
       with("\"size\": 64", "\"size\": 0"),
       with("\"size\": 64", "\"size\": 1e99"),
       with("\"size\": 64", "\"size\": \"64\""),
-      with("\"op\": \"fp8\"", "\"op\": \"fp9\""),
+      with("\"RESIDUAL_RMS_NORM_QUANT_FP8\"", "\"RESIDUAL_RMS_NORM_QUANT_FP9\""),
       with("\"device\": \"cuda\"", "\"device\": \"tpu\""),
       with("\"ranks\": 2", "\"ranks\": -2"),
       with("\"warm\": 3.123456789", "\"warm\": -1"),

@@ -28,7 +28,7 @@ TuningPoint point(int64_t size, fcclStrategy_t choice, double one = 1, double tw
 
 TuningSeries normSeries(int64_t hidden = 8192) {
   TuningSeries series;
-  series.op = TableOp::kResidualRmsNorm;
+  series.pattern = fcclPatternResidualRmsNorm;
   series.hidden = hidden;
   return series;
 }
@@ -36,6 +36,7 @@ TuningSeries normSeries(int64_t hidden = 8192) {
 Query normQuery(int64_t rows, int64_t cols = 8192) {
   Query query;
   query.dtype = fcclBfloat16;
+  query.pattern = fcclPatternResidualRmsNorm;
   query.norm = true;
   query.rows = rows;
   query.cols = cols;
@@ -108,10 +109,15 @@ TEST_CASE("what calls have in common and their size", "[tuning]") {
   Query query = normQuery(64);
   CHECK(seriesOf(query) == normSeries());
   CHECK(tuningSize(query) == 64);
+  query.pattern = fcclPatternResidualRmsNormOutQuantNvfp4;
   query.quant = QuantKind::kNvfp4;
   query.inputInWindow = true;
-  CHECK(seriesOf(query).op == TableOp::kQuantNvfp4);
+  CHECK(seriesOf(query).pattern == fcclPatternResidualRmsNormOutQuantNvfp4);
   CHECK(seriesOf(query).windows);
+  TuningTable table;
+  table.put(seriesOf(query), point(64, kOne));
+  query.pattern = fcclPatternResidualRmsNormQuantNvfp4;
+  CHECK(table.find(seriesOf(query), 64) == nullptr);
   Query plain;
   plain.dtype = fcclFloat32;
   plain.rows = 1;

@@ -7,12 +7,12 @@
 
 #include "lib/call_words.h"
 #include "lib/overlap.h"
-#include "lib/patterns.h"
 #include "lib/plan_cache.h"
 #include "lib/validate.h"
 #include "tests/support/catch.h"
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/text.h"
+#include "tuner/patterns.h"
 
 using namespace fccl;
 using fccl::test::contains;
