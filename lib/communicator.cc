@@ -122,6 +122,12 @@ Status Communicator::run(CheckedCall& call) {
   return done;
 }
 
+Result<double> Communicator::flagNanoseconds() {
+  const double time = engine_->flagNanoseconds();
+  if (world_.failure.kind != host::FailureKind::kNone) return fail(world_.failure, "the timing of a flag");
+  return time;
+}
+
 host::Failure Communicator::endedRank() const {
   for (int r = 0; r < world_.ranks; r++) {
     // Acquire: pairs with the release of the rank that has ended, for the reason.

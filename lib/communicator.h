@@ -37,6 +37,8 @@ class Communicator {
   const Options& options() const { return options_; }
   fcclDeviceType_t deviceType() const { return options_.deviceType; }
   int device() const { return engine_->device(); }
+  // As Engine's; a rank that does not come ends the communicator, as in a call.
+  Result<double> flagNanoseconds();
   // Whether this call returns only when other ranks have called theirs. NCCL's may: its first one with a shape may
   // connect ranks. For the thread that is inside.
   bool waits(CheckedCall& call);

@@ -51,6 +51,10 @@ class Engine {
   // Where the tuner makes its calls, after all that was enqueued before.
   virtual Result<std::unique_ptr<Bench>> makeBench(const Facts& facts) = 0;
 
+  // HOST: the one-way time of a flag between ranks as it is now; collective, and the same on all. 0 where it says
+  // nothing. world.failure: as after a call.
+  virtual double flagNanoseconds() { return 0; }
+
   // -1 on HOST.
   virtual int device() const = 0;
   // Calls are enqueued: somebody has to look after them while nobody is inside a call.

@@ -27,9 +27,8 @@ class HostEngine final : public Engine {
   Status look(Bootstrap&, Facts* facts) override {
     facts->slotBytes = world_.layout.slotBytes;
     facts->lamportSlotBytes = world_.layout.lamportSlotBytes;
-    flagNanoseconds_ = 0;
-    // More ranks than cores would measure the scheduler.
-    if (world_.ranks <= facts->cores) flagNanoseconds_ = host::measureFlagNanoseconds(world_);
+    coreEach_ = world_.ranks <= facts->cores;
+    flagNanoseconds_ = flagNanoseconds();
     facts->flagNanoseconds = flagNanoseconds_;
     if (world_.failure.kind == host::FailureKind::kNone) return {};
     return failure(fcclRemoteError, "rank {} stopped answering while flags were timed.", world_.failure.rank);
@@ -61,6 +60,9 @@ class HostEngine final : public Engine {
 
   Result<std::unique_ptr<Bench>> makeBench(const Facts& facts) override { return makeHostBench(facts.cacheBytes); }
 
+  // More ranks than cores would measure the scheduler.
+  double flagNanoseconds() override { return coreEach_ ? host::measureFlagNanoseconds(world_) : 0; }
+
   int device() const override { return -1; }
   host::Failure lateRank() const override { return {}; }
   void stopWaits() override {}
@@ -81,7 +83,8 @@ class HostEngine final : public Engine {
   host::World& world_;
   const Options& options_;
   std::unique_ptr<SymmetricMemory> memory_;
-  double flagNanoseconds_ = 0;
+  bool coreEach_ = false;
+  double flagNanoseconds_ = 0;  // when the communicator was made
 };
 
 }  // namespace

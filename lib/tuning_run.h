@@ -62,6 +62,7 @@ class TuningRun {
   Result<TuningEffort> tryOut(const fcclQuery_t& asked, std::vector<Candidate>* candidates, double share);
   Status addBursts(const fcclQuery_t& asked, const TuningEffort& effort, std::vector<Candidate>* candidates);
   Status runRounds(const TuningEffort& effort, std::vector<Candidate>* candidates);
+  Status runSteadyRounds(const TuningEffort& effort, std::vector<Candidate>* candidates);
   double microsecondsLeft() const;
   Result<bool> isTimeLeft();
 

@@ -2,7 +2,6 @@
 
 #include "tuner/chunking.h"
 #include "tuner/cost_model.h"
-#include "tuner/patterns.h"
 #include "tuner/static_table.h"
 #include "tuner/strategies.h"
 #include "tuner/tuning_table.h"
@@ -12,8 +11,8 @@ namespace {
 
 constexpr size_t kOneshotBytes = 32 << 10;
 constexpr int64_t kTwoshotRows = 8;
-// Two ranks far from each other, no norm out: TWOSHOT quantizes each row once and gathers what is small.
-constexpr size_t farTwoshotBytes(QuantKind quant) { return quant == QuantKind::kNvfp4 ? 96 << 10 : 512 << 10; }
+// Two ranks far from each other, NVFP4 without norm out: TWOSHOT quantizes each row once and gathers what is small.
+constexpr size_t kFarTwoshotBytesNvfp4 = 96 << 10;
 
 // From three ranks on ONESHOT moves more bytes over the links than TWOSHOT, which waits twice.
 // Measured with ranks that share one H200 (docs/performance.md); four and eight GPUs may say otherwise.
@@ -34,10 +33,6 @@ bool prefersWindows(const Query& query, const Facts& facts) {
   return facts.ranks == 2 && facts.ranksPerDevice == 2 && payloadBytes(query) >= least;
 }
 
-bool onlyQuantizes(const Query& query) {
-  return query.quant != QuantKind::kNone && !kPatterns[static_cast<size_t>(query.pattern)].normOut;
-}
-
 bool prefersTwoshot(const Query& query, const Facts& facts) {
   if (facts.device == fcclDeviceCuda) {
     const size_t many = query.norm ? kCudaOneshotBytesManyNorm : kCudaOneshotBytesMany;
@@ -46,7 +41,9 @@ bool prefersTwoshot(const Query& query, const Facts& facts) {
   }
   if (facts.ranks > 2) return payloadBytes(query) > kOneshotBytes;
   if (facts.ranks == 1) return false;
-  if (!ranksAreNear(facts)) return onlyQuantizes(query) && payloadBytes(query) >= farTwoshotBytes(query.quant);
+  if (!ranksAreNear(facts)) {
+    return query.pattern == fcclPatternResidualRmsNormQuantNvfp4 && payloadBytes(query) >= kFarTwoshotBytesNvfp4;
+  }
   return query.norm ? query.rows >= kTwoshotRows : payloadBytes(query) > kOneshotBytes;
 }
 
