@@ -289,37 +289,42 @@ Status TuningRun::addBursts(const fcclQuery_t& asked, const TuningEffort& effort
   return {};
 }
 
-// Strategies take turns, and begin in turn, so that what drifts is the same for all.
-Status TuningRun::runRounds(const TuningEffort& effort, std::vector<Candidate>* candidates) {
-  const size_t count = candidates->size();
-  for (int round = 0; round < effort.rounds; round++) {
-    for (size_t i = 0; i < count; i++) {
-      Candidate& candidate = (*candidates)[(i + static_cast<size_t>(round)) % count];
-      FCCL_TRY_ASSIGN(const double warm, bench_->run(candidate.warm));
-      candidate.warmTimes.push_back(warm);
-      if (candidate.cold == candidate.warm) continue;
-      FCCL_TRY_ASSIGN(const double cold, bench_->run(candidate.cold));
-      candidate.coldTimes.push_back(cold);
-    }
+Status TuningRun::runRound(size_t first, std::vector<Candidate>* candidates) {
+  for (size_t i = 0; i < candidates->size(); i++) {
+    Candidate& candidate = (*candidates)[(i + first) % candidates->size()];
+    FCCL_TRY_ASSIGN(const double warm, bench_->run(candidate.warm));
+    candidate.warmTimes.push_back(warm);
+    if (candidate.cold == candidate.warm) continue;
+    FCCL_TRY_ASSIGN(const double cold, bench_->run(candidate.cold));
+    candidate.coldTimes.push_back(cold);
   }
   return {};
 }
 
-// HOST: while two ranks share a core, or move to others, the times say nothing about what comes. A flag tells; then all
-// of it is measured once more, a few times at most.
-Status TuningRun::runSteadyRounds(const TuningEffort& effort, std::vector<Candidate>* candidates) {
-  constexpr int kTurns = 4;
+// Strategies take turns, and begin in turn, so that what drifts is the same for all. HOST: while two ranks share a
+// core, or have moved to others, times say nothing about what comes. A flag tells, before and after a round, which is
+// made again then, as long as that does not double the time.
+Status TuningRun::runRounds(const TuningEffort& effort, std::vector<Candidate>* candidates) {
   constexpr double kSteady = 1.5;
-  for (int turn = 1;; turn++) {
-    FCCL_TRY_ASSIGN(const double before, communicator_.flagNanoseconds());
-    FCCL_TRY(runRounds(effort, candidates));
+  int again = effort.rounds;
+  FCCL_TRY_ASSIGN(double before, communicator_.flagNanoseconds());
+  double least = before;
+  for (int round = 0; round < effort.rounds;) {
+    FCCL_TRY(runRound(static_cast<size_t>(round), candidates));
     FCCL_TRY_ASSIGN(const double after, communicator_.flagNanoseconds());
-    if (turn == kTurns || std::max(before, after) <= kSteady * std::min(before, after)) return {};
+    least = std::min(least, after);
+    const bool steady = std::max(before, after) <= kSteady * least;
+    before = after;
+    if (steady || again-- <= 0) {
+      round++;
+      continue;
+    }
     for (Candidate& candidate : *candidates) {
-      candidate.warmTimes.clear();
-      candidate.coldTimes.clear();
+      candidate.warmTimes.pop_back();
+      if (candidate.cold != candidate.warm) candidate.coldTimes.pop_back();
     }
   }
+  return {};
 }
 
 Result<std::optional<TuningPoint>> TuningRun::measure(const fcclQuery_t& asked, double share) {
@@ -345,7 +350,7 @@ Result<std::optional<TuningPoint>> TuningRun::measure(const fcclQuery_t& asked, 
     return std::optional<TuningPoint>();
   }
   FCCL_TRY(together(addBursts(asked, effort, &candidates)));
-  FCCL_TRY(together(runSteadyRounds(effort, &candidates)));
+  FCCL_TRY(together(runRounds(effort, &candidates)));
   Figures mine{};
   for (size_t i = 0; i < candidates.size(); i++) {
     mine[2 * i] = medianOf(candidates[i].warmTimes);

@@ -61,8 +61,9 @@ class TuningRun {
   Status together(const Status& mine);
   Result<TuningEffort> tryOut(const fcclQuery_t& asked, std::vector<Candidate>* candidates, double share);
   Status addBursts(const fcclQuery_t& asked, const TuningEffort& effort, std::vector<Candidate>* candidates);
+  // `first`: the candidate that begins.
+  Status runRound(size_t first, std::vector<Candidate>* candidates);
   Status runRounds(const TuningEffort& effort, std::vector<Candidate>* candidates);
-  Status runSteadyRounds(const TuningEffort& effort, std::vector<Candidate>* candidates);
   double microsecondsLeft() const;
   Result<bool> isTimeLeft();
 

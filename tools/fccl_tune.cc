@@ -137,7 +137,7 @@ struct Regret {
 };
 
 Regret measureRegret(const Words& words, const std::vector<fcclQuery_t>& tuned) {
-  constexpr double kMicrosecondsPerCall = 10'000;
+  constexpr double kMicrosecondsPerCall = 40'000;
   Regret regret;
   std::vector<RegretRow>& rows = regret.rows;
   const auto noteFlag = [&](Group& group) {
