@@ -301,21 +301,14 @@ Status TuningRun::runRound(size_t first, std::vector<Candidate>* candidates) {
   return {};
 }
 
-// Strategies take turns, and begin in turn, so that what drifts is the same for all. HOST: while two ranks share a
-// core, or have moved to others, times say nothing about what comes. A flag tells, before and after a round, which is
-// made again then, as long as that does not double the time.
+// Strategies take turns, and begin in turn, so that what drifts is the same for all.
 Status TuningRun::runRounds(const TuningEffort& effort, std::vector<Candidate>* candidates) {
-  constexpr double kSteady = 1.5;
-  int again = effort.rounds;
-  FCCL_TRY_ASSIGN(double before, communicator_.flagNanoseconds());
-  double least = before;
+  FCCL_TRY_ASSIGN(const double flag, communicator_.flagNanoseconds());
+  SteadyRounds steady(effort.rounds, flag);
   for (int round = 0; round < effort.rounds;) {
     FCCL_TRY(runRound(static_cast<size_t>(round), candidates));
     FCCL_TRY_ASSIGN(const double after, communicator_.flagNanoseconds());
-    least = std::min(least, after);
-    const bool steady = std::max(before, after) <= kSteady * least;
-    before = after;
-    if (steady || again-- <= 0) {
+    if (steady.counts(after)) {
       round++;
       continue;
     }

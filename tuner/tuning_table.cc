@@ -140,6 +140,14 @@ TuningEffort planEffort(double slowest, size_t candidates, double share, double 
   return effort;
 }
 
+bool SteadyRounds::counts(double flag) {
+  constexpr double kSteady = 1.5;
+  least_ = std::min(least_, flag);
+  const bool steady = std::max(before_, flag) <= kSteady * least_;
+  before_ = flag;
+  return steady || again_-- <= 0;
+}
+
 double medianOf(std::vector<double> samples) {
   std::ranges::sort(samples);
   const size_t half = samples.size() / 2;

@@ -88,4 +88,20 @@ TuningEffort planEffort(double slowest, size_t candidates, double share, double 
 
 double medianOf(std::vector<double> samples);
 
+// Which rounds of measurements count on HOST. While two ranks share a core, or have moved to others, times say nothing
+// about what comes; a flag between the ranks, timed before and after each round, tells. Rounds that do not count are
+// made again, as long as that does not double their number.
+class SteadyRounds {
+ public:
+  // `flag`: one-way nanoseconds before the first round; 0 in all of them: every round counts.
+  SteadyRounds(int rounds, double flag) : again_(rounds), before_(flag), least_(flag) {}
+  // Of the round that has ended; `flag`: after it.
+  bool counts(double flag);
+
+ private:
+  int again_;
+  double before_;
+  double least_;
+};
+
 }  // namespace fccl

@@ -273,3 +273,23 @@ TEST_CASE("AUTO takes what was measured, and explain says so with the times of t
   CHECK(chooseStrategy(query, facts).id == kOne);
   CHECK(contains(explain("", query, facts).text(), "UB, which cannot do this call."));
 }
+
+TEST_CASE("rounds in which the ranks' cores changed are made again, and at most as many as there were", "[tuning]") {
+  // Of `flags`, the first before all rounds, the last one again and again: how many rounds are made for five that
+  // count?
+  const auto madeFor = [](const std::vector<double>& flags) {
+    SteadyRounds rounds(5, flags[0]);
+    int made = 0;
+    for (int counted = 0; counted < 5; made++) {
+      counted += rounds.counts(flags[std::min<size_t>(static_cast<size_t>(made) + 1, flags.size() - 1)]) ? 1 : 0;
+    }
+    return made;
+  };
+  CHECK(madeFor({0}) == 5);
+  CHECK(madeFor({170}) == 5);
+  CHECK(madeFor({170, 250, 120, 170}) == 6);               // 250 is more than 1.5 times 120, the least so far
+  CHECK(madeFor({170, 170, 2700, 170}) == 7);              // the round before, and the one after
+  CHECK(madeFor({170, 170, 2700, 2700, 2700, 170}) == 9);  // four rounds
+  CHECK(madeFor({2700, 170}) == 6);                        // before the first
+  CHECK(madeFor({45, 170}) == 10);                         // for good: the second five count
+}
