@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <span>
 
 #include "kernels/host/sentinel.h"
 #include "kernels/host/wait.h"
@@ -13,7 +14,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr int kPingPairs = 8;
-constexpr uint32_t kPingsPerPair = 1 << 16;                   // more than there are in the time that is taken for them
+constexpr uint32_t kPingsPerPair = 1 << 17;                   // more than there are in the time that is taken for them
 constexpr size_t kLamportBytesPerSource = size_t{512} << 10;  // for all sources together; see makeLayout
 
 size_t roundUp(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -103,7 +104,7 @@ bool compareSignatures(World& world, const CallSignature& mine, int* other, Call
 static double pingPeer(World& world, int peer, uint32_t base) {
   using Clock = std::chrono::steady_clock;
   using Nanoseconds = std::chrono::duration<double, std::nano>;
-  constexpr int kBatches = 15;
+  constexpr size_t kBatches = 15;
   constexpr int kRoundTrips = 25;
   // Ranks that have just begun may stand on one core until the scheduler has moved one away: a flag takes two switches
   // of the core then, some microseconds. That is not how it stays, so measure again, for a while.
@@ -112,24 +113,23 @@ static double pingPeer(World& world, int peer, uint32_t base) {
   Flag& ping = world.control(world.rank).ping;
   const Flag& echo = world.control(peer).ping;
   uint32_t trips = base;
+  std::array<double, kBatches> batches{};
+  size_t count = 0;
+  double median = 0;
   const Clock::time_point begin = Clock::now();
-  for (;;) {
-    std::array<double, kBatches> batches;
-    for (double& batch : batches) {
-      const Clock::time_point start = Clock::now();
-      for (int i = 0; i < kRoundTrips; i++) {
-        postFlag(ping, ++trips);
-        if (!awaitFlag(world, peer, echo, trips)) return 0;
-      }
-      batch = Nanoseconds(Clock::now() - start).count() / (2.0 * kRoundTrips);
+  do {
+    if (count == kBatches) count = 0;
+    const Clock::time_point start = Clock::now();
+    for (int i = 0; i < kRoundTrips; i++) {
+      postFlag(ping, ++trips);
+      if (!awaitFlag(world, peer, echo, trips)) return 0;
     }
-    std::ranges::sort(batches);
-    const double median = batches[kBatches / 2];
-    const bool again = median > kOneCore && Clock::now() - begin < kPatience && trips - base < kPingsPerPair / 2;
-    if (again) continue;
-    postFlag(ping, base + kPingsPerPair);
-    return median;
-  }
+    batches[count++] = Nanoseconds(Clock::now() - start).count() / (2.0 * kRoundTrips);
+    std::ranges::sort(std::span(batches).first(count));
+    median = batches[count / 2];
+  } while ((count < kBatches || median > kOneCore) && Clock::now() - begin < kPatience);
+  postFlag(ping, base + kPingsPerPair);
+  return median;
 }
 
 // The other side.
