@@ -53,6 +53,10 @@ for ranks in 2 4 8; do
     times "$ranks ranks on $((ranks < gpus ? ranks : gpus)) GPU(s), $pattern" "perf_${ranks}_$pattern" 200 \
       "$build/fccl-perf" --device cuda --launch threads --ranks $ranks --rounds 31 --check -d bf16 -p $pattern \
       --tokens 1,8,64,128,256,1024 --hidden 8192 --compare $peers
+    case $pattern in all_reduce | *fp8) continue ;; esac
+    times "$ranks ranks on $((ranks < gpus ? ranks : gpus)) GPU(s), $pattern, sharded residual" "perf_${ranks}_${pattern}_sharded" 200 \
+      "$build/fccl-perf" --device cuda --launch threads --ranks $ranks --rounds 31 --check -d bf16 -p $pattern \
+      --tokens 64,128,256,1024 --hidden 8192 --sharded-residual
   done
 done
 end_report

@@ -249,7 +249,8 @@ FCCL_API fcclResult_t fcclAllReduce(const void* sendbuff, void* recvbuff, size_t
                                     fcclRedOp_t op, fcclComm_t comm, fcclStream_t stream);
 
 #define FCCL_FUSED_ARGS_MAGIC 0xfcc1f05eu
-#define FCCL_FUSED_ARGS_VERSION 2u /* 1 ended with strategy; a program that was built with it is served as before */
+/* 1 ended with strategy, 2 with inputPushed; a program that was built with them is served as before. */
+#define FCCL_FUSED_ARGS_VERSION 3u
 #define FCCL_DTYPE_SAME (-1)
 
 /* Arguments of fcclAllReduceFused. Start from FCCL_FUSED_ARGS_INITIALIZER; pointers that the pattern does not use stay
@@ -280,15 +281,19 @@ typedef struct {
       nvfp4GlobalScale; /* one value g; block scale = e4m3(g * amax / 6), element = e2m1(n * g / block scale) */
   fcclScaleLayout_t scaleLayout;
   fcclStrategy_t strategy;
-  int inputPushed; /* 1: kernels before this call have pushed the input to the peers, and nothing is sent: see
-                      fccl_device.h. CUDA, AUTO or ONESHOT; the same on every rank */
+  int inputPushed;     /* 1: kernels before this call have pushed the input to the peers, and nothing is sent: see
+                          fccl_device.h. CUDA, AUTO or ONESHOT; the same on every rank */
+  int residualSharded; /* 1: each rank keeps the residual of its own tokens only, those that fcclResidualShard names:
+                          residual and residualOut are [that many, hidden], and the norm is done once, by their rank.
+                          Patterns with a residual, without reducedOut; AUTO or TWOSHOT; CUDA: rows of at most 32 KiB.
+                          The same on every rank */
 } fcclFusedArgs_t;
 
 #define FCCL_FUSED_ARGS_INITIALIZER                                                                                    \
   {                                                                                                                    \
     sizeof(fcclFusedArgs_t), FCCL_FUSED_ARGS_MAGIC, FCCL_FUSED_ARGS_VERSION, fcclPatternAllReduce, fcclBfloat16, 0, 0, \
         NULL, NULL, NULL, FCCL_DTYPE_SAME, 0.0f, 1e-5f, NULL, NULL, NULL, NULL, NULL, NULL, NULL,                      \
-        fcclScaleSwizzled128x4, fcclStrategyAuto, 0                                                                    \
+        fcclScaleSwizzled128x4, fcclStrategyAuto, 0, 0                                                                 \
   }
 
 /* All-reduce and what follows it in a transformer layer, row by row, in one pass:
@@ -298,8 +303,16 @@ typedef struct {
  *   quantOut, scaleOut from the rounded n
  * Every rank gets the same bits, and a row's bits do not depend on the other rows, on the number of tokens or on the
  * strategy; with NCCL and NCCL_SYMMETRIC the sum is NCCL's, with LOWPRECISION it has been rounded to FP8 on its way,
- * and its bits may depend on all of that. tokens 0 is fine, with NULL pointers. */
+ * and its bits may depend on all of that. tokens 0 is fine, with NULL pointers.
+ * residualSharded: all outputs have the bits that they have without it; the other ranks get of a row its normOut, or
+ * where the pattern has none the quantized row, of 16-bit data a half (FP8) or about a quarter (NVFP4) of the bytes. */
 FCCL_API fcclResult_t fcclAllReduceFused(const fcclFusedArgs_t* args, fcclComm_t comm, fcclStream_t stream);
+
+/* The tokens whose residual `rank` of nranks keeps in a call of so many with residualSharded: *count from *first on, 0
+ * where there are fewer tokens than ranks (residual and residualOut are NULL then). They are whole ranges in the order
+ * of ranks, and the first tokens % nranks ranks have one more: from one layer to the next they are the same as long as
+ * tokens are. */
+FCCL_API fcclResult_t fcclResidualShard(int64_t tokens, int nranks, int rank, int64_t* first, int64_t* count);
 
 /* *bytes: the exact size of scaleOut (0 for patterns without block scales). */
 FCCL_API fcclResult_t fcclQuantScaleBytes(int64_t tokens, int64_t hidden, fcclFusionPattern_t pattern,

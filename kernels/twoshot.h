@@ -70,9 +70,9 @@ FCCL_TEAM_FN void twoshot(Team& team, const RowArgs& a) {
           if constexpr (Team::kGathersSums) {
             const Span span{part.row0 + r, part.col0, part.cols};
             auto outputs = team.userOutputs(a, span.row);
-            from.startRow(part, r);
-            rowEpilogue<Pattern>(team, a, span, state, outputs, [&](auto, auto p) FCCL_TEAM_LAMBDA {
-              return Team::round(Team::widen(from.take(owner, p)));
+            from.startGathered(owner, part, r);
+            rowEpilogue<Pattern>(team, a, span, state, outputs, [&](auto k, auto p) FCCL_TEAM_LAMBDA {
+              return Team::round(Team::widen(from.gathered(k, p)));
             });
           } else {
             team.copyGathered(a, from, owner, part, r);

@@ -83,7 +83,7 @@ void Autotune::stop(const char* why) {
 
 bool Autotune::wants(Communicator& communicator, const CheckedCall& call, const Query& query) {
   const bool decides = call.strategy == fcclStrategyAuto && communicator.options().strategy == fcclStrategyAuto;
-  if (!active_ || !decides || query.inputPushed) return false;
+  if (!active_ || !decides || query.inputPushed || query.residualSharded) return false;
   const Facts& facts = communicator.facts();
   const Bucket bucket = bucketOf(query);
   if (tried_.contains(bucket)) return false;

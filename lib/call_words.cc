@@ -11,21 +11,28 @@ namespace {
 // CallSignature::detail, from the low bits up.
 struct Detail {
   unsigned op, dtype, pattern, strategy, scaleLayout;
-  bool reducedOut, weightIsFp32, weightBias, inputPushed;
+  bool reducedOut, weightIsFp32, weightBias, inputPushed, residualSharded;
   float eps;
 
   uint64_t pack() const {
     return uint64_t{op} | uint64_t{dtype} << 4 | uint64_t{pattern} << 8 | uint64_t{strategy} << 12 |
            uint64_t{scaleLayout} << 16 | uint64_t{reducedOut} << 20 | uint64_t{weightIsFp32} << 21 |
-           uint64_t{weightBias} << 22 | uint64_t{inputPushed} << 23 | uint64_t{std::bit_cast<uint32_t>(eps)} << 32;
+           uint64_t{weightBias} << 22 | uint64_t{inputPushed} << 23 | uint64_t{residualSharded} << 24 |
+           uint64_t{std::bit_cast<uint32_t>(eps)} << 32;
   }
   static Detail unpack(uint64_t detail) {
     const auto bits = [detail](int at, unsigned mask) { return static_cast<unsigned>(detail >> at) & mask; };
-    return {bits(0, 15),      bits(4, 15),
-            bits(8, 15),      bits(12, 15),
-            bits(16, 15),     bits(20, 1) != 0,
-            bits(21, 1) != 0, bits(22, 1) != 0,
-            bits(23, 1) != 0, std::bit_cast<float>(static_cast<uint32_t>(detail >> 32))};
+    return {bits(0, 15),
+            bits(4, 15),
+            bits(8, 15),
+            bits(12, 15),
+            bits(16, 15),
+            bits(20, 1) != 0,
+            bits(21, 1) != 0,
+            bits(22, 1) != 0,
+            bits(23, 1) != 0,
+            bits(24, 1) != 0,
+            std::bit_cast<float>(static_cast<uint32_t>(detail >> 32))};
   }
 };
 
@@ -77,6 +84,7 @@ host::CallSignature signatureOf(const CheckedCall& call, uint64_t inputPlace, ui
   }
   if (rows.quant == QuantKind::kNvfp4) detail.scaleLayout = rows.scaleLayout;
   detail.inputPushed = rows.inputPushed;
+  detail.residualSharded = rows.residualSharded;
 
   host::CallSignature signature;
   signature.kind = static_cast<uint64_t>(call.entry);
@@ -106,6 +114,7 @@ std::string describe(const host::CallSignature& signature) {
     }
     if (traits.quant == QuantKind::kNvfp4) text += fmt::format(", scaleLayout {}", detail.scaleLayout);
     if (detail.inputPushed) text += ", inputPushed";
+    if (detail.residualSharded) text += ", residualSharded";
   }
   return text + describePlace("input", signature.inputPlace) + describePlace("output", signature.outputPlace) + ")";
 }

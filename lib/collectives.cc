@@ -20,7 +20,7 @@ fcclResult_t allReduce(const void* sendbuff, void* recvbuff, size_t count, fcclD
 fcclResult_t allReduceFused(const fcclFusedArgs_t* args, fcclComm_t comm, fcclStream_t stream) {
   return insideCommunicator("fcclAllReduceFused", comm, [&](Communicator& communicator) -> Status {
     CheckedCall call;
-    FCCL_TRY(checkAllReduceFused(args, stream, communicator.deviceType(), &call));
+    FCCL_TRY(checkAllReduceFused(args, stream, communicator.caller(), &call));
     return communicator.run(call);
   });
 }
@@ -33,7 +33,7 @@ template <class Check, class Call>
   return group::spoil(insideCommunicator(function, comm, [&](Communicator& communicator) -> Status {
     FCCL_TRY(communicator.usable());
     CheckedCall checked;
-    FCCL_TRY(check(communicator.deviceType(), &checked));
+    FCCL_TRY(check(communicator.caller(), &checked));
     group::defer(comm, communicator.waits(checked), std::forward<Call>(call));
     return {};
   }));
@@ -47,8 +47,8 @@ fcclResult_t fcclAllReduce(const void* sendbuff, void* recvbuff, size_t count, f
     return allReduce(sendbuff, recvbuff, count, datatype, op, comm, stream);
   return deferCollective(
       "fcclAllReduce", comm,
-      [&](fcclDeviceType_t device, CheckedCall* call) {
-        return checkAllReduce(sendbuff, recvbuff, count, datatype, op, stream, device, call);
+      [&](const Caller& caller, CheckedCall* call) {
+        return checkAllReduce(sendbuff, recvbuff, count, datatype, op, stream, caller.device, call);
       },
       [=] { return allReduce(sendbuff, recvbuff, count, datatype, op, comm, stream); });
 }
@@ -59,7 +59,7 @@ fcclResult_t fcclAllReduceFused(const fcclFusedArgs_t* args, fcclComm_t comm, fc
   const fcclFusedArgs_t copy = copyFusedArgs(args);
   return deferCollective(
       "fcclAllReduceFused", comm,
-      [&](fcclDeviceType_t device, CheckedCall* call) { return checkAllReduceFused(args, stream, device, call); },
+      [&](const Caller& caller, CheckedCall* call) { return checkAllReduceFused(args, stream, caller, call); },
       [=] { return allReduceFused(&copy, comm, stream); });
 }
 
@@ -67,4 +67,8 @@ fcclResult_t fcclQuantScaleBytes(int64_t tokens, int64_t hidden, fcclFusionPatte
                                  size_t* bytes) {
   return boundary("fcclQuantScaleBytes", nullptr,
                   [&] { return quantScaleBytes(tokens, hidden, pattern, layout, bytes); });
+}
+
+fcclResult_t fcclResidualShard(int64_t tokens, int nranks, int rank, int64_t* first, int64_t* count) {
+  return boundary("fcclResidualShard", nullptr, [&] { return residualShard(tokens, nranks, rank, first, count); });
 }

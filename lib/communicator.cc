@@ -28,6 +28,18 @@ Plan withWire(const Plan& plan, const Query& query, const Facts& facts, host::Wi
   return other.kernel != nullptr ? other : plan;
 }
 
+// From what the caller has, its own rows, to what RowArgs says.
+void spreadResidual(CheckedCall& call, const Caller& caller) {
+  RowArgs& rows = call.call.rows;
+  const auto before = static_cast<uintptr_t>(ownRows(rows.rows, caller.ranks, caller.rank).first) *
+                      static_cast<uintptr_t>(rows.cols) * host::dtypeBytes(call.call.dtype);
+  const auto back = [before](const void* p) {
+    return p == nullptr ? nullptr : reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(p) - before);
+  };
+  rows.residual = back(rows.residual);
+  rows.residualOut = back(rows.residualOut);
+}
+
 size_t dataBytes(const CheckedCall& call) {
   return static_cast<size_t>(call.call.rows.rows) * static_cast<size_t>(call.call.rows.cols) *
          host::dtypeBytes(call.call.dtype);
@@ -117,6 +129,7 @@ Status Communicator::run(CheckedCall& call) {
   if (counted) world_.callSequence++;
   if (plan == nullptr) return {};
 
+  if (call.call.rows.residualSharded) spreadResidual(call, caller());
   Status done = engine_->run(call, *plan);
   if (world_.failure.kind != host::FailureKind::kNone) return fail(world_.failure, describe(signature(call)));
   return done;
@@ -170,6 +183,7 @@ Query Communicator::queryOf(CheckedCall& call) const {
   query.quant = rows.quant;
   query.packsAligned = cuda::packsAligned(rows, call.call.dtype);
   query.inputPushed = rows.inputPushed;
+  query.residualSharded = rows.residualSharded;
   query.rows = rows.rows;
   query.cols = rows.cols;
   query.outputsAligned = rowLengthsAligned(query) && outputsAligned(rows);
@@ -199,6 +213,7 @@ Result<const StrategyRow*> Communicator::chooseRow(const Query& query, fcclStrat
     return noKernel.empty() || isNccl(row.id) ? row.eligible(query, facts_) : noKernel;
   };
   if (query.inputPushed) return &kOneshotRow;
+  if (query.residualSharded) strategy = fcclStrategyTwoshot;
   if (strategy != fcclStrategyAuto) {
     const StrategyRow* row = findStrategy(strategy);
     const Reason reason = cannot(*row);

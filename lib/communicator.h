@@ -36,6 +36,7 @@ class Communicator {
   int ranks() const { return world_.ranks; }
   const Options& options() const { return options_; }
   fcclDeviceType_t deviceType() const { return options_.deviceType; }
+  Caller caller() const { return {deviceType(), rank(), ranks()}; }
   int device() const { return engine_->device(); }
   // As Engine's; a rank that does not come ends the communicator, as in a call.
   Result<double> flagNanoseconds();

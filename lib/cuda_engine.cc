@@ -359,7 +359,7 @@ class CudaEngine final : public Engine {
   Status findLaunch(cuda::Protocol protocol, fcclDataType_t dtype, const RowArgs& rows, cuda::Launch* launch) const {
     const char* reason = nullptr;
     FCCL_CUDA(cuda::plan(facts_, cudaWorld_, cuda::shapeOf(protocol, dtype, rows), {}, launch, &reason));
-    if (launch->kernel == nullptr && protocol != cuda::Protocol::kOneshot) {
+    if (launch->kernel == nullptr && protocol != cuda::Protocol::kOneshot && !rows.residualSharded) {
       // Rows that it has no kernel for: the same bits from ONESHOT (LOWPRECISION: better ones), on every rank alike.
       return findLaunch(cuda::Protocol::kOneshot, dtype, rows, launch);
     }

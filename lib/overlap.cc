@@ -13,7 +13,7 @@ namespace {
 }  // namespace
 
 int BufferList::add(const char* name, const void* start, size_t bytes, bool output, int aliasable) {
-  if (start == nullptr) return -1;
+  if (start == nullptr || bytes == 0) return -1;
   buffers_[count_] = {name, reinterpret_cast<uintptr_t>(start), bytes, output};
   aliasable_[count_] = aliasable;
   return count_++;

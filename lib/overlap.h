@@ -15,12 +15,12 @@ struct Buffer {
   bool output = false;
 };
 
-// The buffers of one call, NULL ones left out. An output may overlap nothing but the buffers that allow() has paired it
-// with, and those only where start and size are equal.
+// The buffers of one call, NULL and empty ones left out. An output may overlap nothing but the buffer that add() has
+// paired it with, and that only where start and size are equal.
 class BufferList {
  public:
   // `aliasable`: index of an earlier buffer that may be the same memory, -1: none. Returns the index of the new one, or
-  // -1 if it is NULL.
+  // -1 if it is NULL or empty.
   int add(const char* name, const void* start, size_t bytes, bool output, int aliasable = -1);
   Status check() const;
 

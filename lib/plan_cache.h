@@ -19,7 +19,8 @@ struct PlanKey {
     const uint64_t flags = (query.norm ? 1u : 0u) | (query.outputsAligned ? 2u : 0u) | (query.inputInWindow ? 4u : 0u) |
                            (query.outputInWindow ? 8u : 0u) | (query.packsAligned ? 16u : 0u) |
                            static_cast<uint64_t>(query.quant) << 5 | (query.windowsAligned ? 128u : 0u) |
-                           (query.inputPushed ? 1u << 12 : 0u) | static_cast<uint64_t>(query.pattern) << 13;
+                           (query.inputPushed ? 1u << 12 : 0u) | (query.residualSharded ? 1u << 21 : 0u) |
+                           static_cast<uint64_t>(query.pattern) << 13;
     return {query.rows, query.cols,
             flags | static_cast<uint64_t>(query.dtype) << 8 | static_cast<uint64_t>(query.op) << 16 |
                 static_cast<uint64_t>(strategy) << 24};

@@ -230,7 +230,7 @@ Status TuningRun::callOn(const fcclQuery_t& asked, fcclStrategy_t strategy, fccl
     FCCL_TRY(checkAllReduce(args.input, args.reducedOut, static_cast<size_t>(asked.tokens * asked.hidden), asked.dtype,
                             asked.op, stream, communicator_.deviceType(), &call));
   } else {
-    FCCL_TRY(checkAllReduceFused(&args, stream, communicator_.deviceType(), &call));
+    FCCL_TRY(checkAllReduceFused(&args, stream, communicator_.caller(), &call));
   }
   call.strategy = strategy;
   return communicator_.run(call);

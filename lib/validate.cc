@@ -54,12 +54,13 @@ int64_t scaleBytes(int64_t tokens, int64_t hidden, fcclScaleLayout_t layout) {
 // The checks of fcclAllReduceFused, field by field.
 class FusedCheck {
  public:
-  FusedCheck(const fcclFusedArgs_t& args, fcclDeviceType_t device, CheckedCall* checked)
-      : args_(args), traits_(kPatterns[static_cast<size_t>(args.pattern)]), device_(device), checked_(checked) {}
+  FusedCheck(const fcclFusedArgs_t& args, const Caller& caller, CheckedCall* checked)
+      : args_(args), traits_(kPatterns[static_cast<size_t>(args.pattern)]), caller_(caller), checked_(checked) {}
 
   Status run() {
     FCCL_TRY(checkNumbers());
     if (args_.inputPushed != 0) FCCL_TRY(checkPushed());
+    if (args_.residualSharded != 0) FCCL_TRY(checkSharded());
     if (!checked_->empty()) {
       FCCL_TRY(checkSizes());
       FCCL_TRY(checkPresent());
@@ -105,7 +106,7 @@ class FusedCheck {
     if (args_.inputPushed != 1) {
       return failure(fcclInvalidArgument, "inputPushed is {}; it must be 0 or 1.", args_.inputPushed);
     }
-    if (device_ != fcclDeviceCuda) {
+    if (caller_.device != fcclDeviceCuda) {
       return failure(fcclInvalidArgument,
                      "inputPushed is 1; a HOST communicator has no slots that a kernel could push into, leave it 0.");
     }
@@ -115,6 +116,34 @@ class FusedCheck {
                      strategyName(args_.strategy));
     }
     return checkPushedRow(args_.hidden, args_.dtype);
+  }
+
+  Status checkSharded() const {
+    if (args_.residualSharded != 1) {
+      return failure(fcclInvalidArgument, "residualSharded is {}; it must be 0 or 1.", args_.residualSharded);
+    }
+    if (!traits_.residual) {
+      return failure(fcclInvalidArgument, "residualSharded is 1; pattern {} has no residual, leave it 0.",
+                     traits_.name);
+    }
+    if (args_.strategy != fcclStrategyAuto && args_.strategy != fcclStrategyTwoshot) {
+      return failure(
+          fcclInvalidArgument,
+          "residualSharded is 1 and strategy is {}; only TWOSHOT leaves each row's norm to the rank that has "
+          "its residual, ask for it or for AUTO.",
+          strategyName(args_.strategy));
+    }
+    if (args_.inputPushed != 0) {
+      return failure(fcclInvalidArgument,
+                     "inputPushed and residualSharded are both 1; what was pushed is ONESHOT's, whose ranks need the "
+                     "whole residual: leave one of them 0.");
+    }
+    if (args_.reducedOut != nullptr) {
+      return failure(fcclInvalidArgument,
+                     "reducedOut is {} and residualSharded is 1; the sums are not gathered then, pass NULL.",
+                     args_.reducedOut);
+    }
+    return {};
   }
 
   Status checkSizes() {
@@ -130,6 +159,11 @@ class FusedCheck {
                      args_.hidden, elementBytes_, kMaxBytes);
     }
     dataBytes_ = static_cast<size_t>(bytes);
+    residualBytes_ = dataBytes_;
+    if (args_.residualSharded != 0) {
+      const int64_t own = ownRows(args_.tokens, caller_.ranks, caller_.rank).count;
+      residualBytes_ = static_cast<size_t>(own) * (dataBytes_ / static_cast<size_t>(args_.tokens));
+    }
     quantBytes_ = static_cast<size_t>(traits_.quant == QuantKind::kNvfp4 ? elements / 2 : elements);
     if (traits_.quant == QuantKind::kNvfp4) {
       const int64_t scales = scaleBytes(args_.tokens, args_.hidden, args_.scaleLayout);
@@ -154,7 +188,7 @@ class FusedCheck {
 
   Status checkPresent() const {
     FCCL_TRY(need("input", args_.input, elementBytes_));
-    if (traits_.residual) {
+    if (traits_.residual && residualBytes_ != 0) {
       FCCL_TRY(need("residual", args_.residual, elementBytes_));
       FCCL_TRY(need("residualOut", args_.residualOut, elementBytes_));
     }
@@ -189,12 +223,12 @@ class FusedCheck {
   Status checkOverlaps() const {
     BufferList buffers;
     const int input = buffers.add("input", args_.input, dataBytes_, false);
-    const int residual = buffers.add("residual", args_.residual, dataBytes_, false);
+    const int residual = buffers.add("residual", args_.residual, residualBytes_, false);
     buffers.add("weight", args_.weight, static_cast<size_t>(args_.hidden) * weightBytes_, false);
     buffers.add("fp8DequantScale", args_.fp8DequantScale, sizeof(float), false);
     buffers.add("nvfp4GlobalScale", args_.nvfp4GlobalScale, sizeof(float), false);
     buffers.add("reducedOut", args_.reducedOut, dataBytes_, true, input);
-    buffers.add("residualOut", args_.residualOut, dataBytes_, true, residual);
+    buffers.add("residualOut", args_.residualOut, residualBytes_, true, residual);
     buffers.add("normOut", args_.normOut, dataBytes_, true, input);
     buffers.add("quantOut", args_.quantOut, quantBytes_, true);
     buffers.add("scaleOut", args_.scaleOut, scaleBytes_, true);
@@ -225,6 +259,7 @@ class FusedCheck {
     rows.quant = traits_.quant;
     rows.scaleLayout = static_cast<uint8_t>(args_.scaleLayout);
     rows.inputPushed = args_.inputPushed != 0;
+    rows.residualSharded = args_.residualSharded != 0;
   }
 
   bool weightIsFp32() const {
@@ -233,14 +268,19 @@ class FusedCheck {
 
   const fcclFusedArgs_t& args_;
   const PatternTraits& traits_;
-  const fcclDeviceType_t device_;
+  const Caller& caller_;
   CheckedCall* checked_;
   size_t elementBytes_ = 0;
   size_t weightBytes_ = 0;
   size_t dataBytes_ = 0;
+  size_t residualBytes_ = 0;
   size_t quantBytes_ = 0;
   size_t scaleBytes_ = 0;
 };
+
+// Version 2 had padding where residualSharded is.
+constexpr unsigned int kWithoutSharded = 2;
+static_assert(offsetof(fcclFusedArgs_t, residualSharded) + sizeof(int) == sizeof(fcclFusedArgs_t));
 
 Status checkPattern(int pattern) {
   if (isPattern(pattern)) return {};
@@ -285,27 +325,31 @@ Status checkAllReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDa
   return {};
 }
 
-Status checkAllReduceFused(const fcclFusedArgs_t* args, fcclStream_t stream, fcclDeviceType_t device,
+Status checkAllReduceFused(const fcclFusedArgs_t* args, fcclStream_t stream, const Caller& caller,
                            CheckedCall* checked) {
   if (args == nullptr) return failure(fcclInvalidArgument, "args is NULL.");
   static constexpr StructVersion kVersions[] = {{1, offsetof(fcclFusedArgs_t, inputPushed)},
+                                                {kWithoutSharded, sizeof(fcclFusedArgs_t)},
                                                 {FCCL_FUSED_ARGS_VERSION, sizeof(fcclFusedArgs_t)}};
   FCCL_TRY(checkHeader(*args, "fcclFusedArgs_t", "FCCL_FUSED_ARGS_INITIALIZER", FCCL_FUSED_ARGS_MAGIC, kVersions));
-  if (args->size != sizeof(fcclFusedArgs_t)) {
+  if (args->version != FCCL_FUSED_ARGS_VERSION) {
     fcclFusedArgs_t whole = copyFusedArgs(args);
     whole.size = sizeof(whole);
     whole.version = FCCL_FUSED_ARGS_VERSION;
-    return checkAllReduceFused(&whole, stream, device, checked);
+    return checkAllReduceFused(&whole, stream, caller, checked);
   }
-  FCCL_TRY(checkStream(stream, device));
+  FCCL_TRY(checkStream(stream, caller.device));
   checked->stream = stream;
   FCCL_TRY(checkPattern(number(args->pattern)));
-  return FusedCheck(*args, device, checked).run();
+  return FusedCheck(*args, caller, checked).run();
 }
 
 fcclFusedArgs_t copyFusedArgs(const fcclFusedArgs_t* args) noexcept {
   static constexpr fcclFusedArgs_t kInitial = FCCL_FUSED_ARGS_INITIALIZER;
-  return args != nullptr ? copyStruct(*args, kInitial) : kInitial;
+  if (args == nullptr) return kInitial;
+  fcclFusedArgs_t copy = copyStruct(*args, kInitial);
+  if (copy.version == kWithoutSharded) copy.residualSharded = kInitial.residualSharded;
+  return copy;
 }
 
 Status checkPushedRow(int64_t hidden, fcclDataType_t dtype) {
@@ -352,6 +396,20 @@ Status quantScaleBytes(int64_t tokens, int64_t hidden, fcclFusionPattern_t patte
                    kMaxBytes);
   }
   *bytes = static_cast<size_t>(result);
+  return {};
+}
+
+Status residualShard(int64_t tokens, int nranks, int rank, int64_t* first, int64_t* count) {
+  if (first == nullptr) return failure(fcclInvalidArgument, "first is NULL.");
+  if (count == nullptr) return failure(fcclInvalidArgument, "count is NULL.");
+  if (tokens < 0) return failure(fcclInvalidArgument, "tokens is {}; it must be >= 0.", tokens);
+  if (nranks <= 0) return failure(fcclInvalidArgument, "nranks is {}; it must be > 0.", nranks);
+  if (rank < 0 || rank >= nranks) {
+    return failure(fcclInvalidArgument, "rank is {}; it must be from 0 to {} (nranks - 1).", rank, nranks - 1);
+  }
+  const RowRange own = ownRows(tokens, nranks, rank);
+  *first = own.first;
+  *count = own.count;
   return {};
 }
 

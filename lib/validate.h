@@ -23,10 +23,17 @@ struct CheckedCall {
   bool norm() const { return call.rows.weight != nullptr; }
 };
 
+// Of the communicator.
+struct Caller {
+  fcclDeviceType_t device = fcclDeviceHost;
+  int rank = 0;
+  int ranks = 1;
+};
+
 // `device`: of the communicator; HOST has no streams.
 Status checkAllReduce(const void* sendbuff, void* recvbuff, size_t count, fcclDataType_t datatype, fcclRedOp_t op,
                       fcclStream_t stream, fcclDeviceType_t device, CheckedCall* checked);
-Status checkAllReduceFused(const fcclFusedArgs_t* args, fcclStream_t stream, fcclDeviceType_t device,
+Status checkAllReduceFused(const fcclFusedArgs_t* args, fcclStream_t stream, const Caller& caller,
                            CheckedCall* checked);
 
 // What the caller's struct, of whatever version, has, over the initializer's values; a header that is wrong stays so.
@@ -41,6 +48,9 @@ Status checkPushedRow(int64_t hidden, fcclDataType_t dtype);
 // As fcclQuantScaleBytes.
 Status quantScaleBytes(int64_t tokens, int64_t hidden, fcclFusionPattern_t pattern, fcclScaleLayout_t layout,
                        size_t* bytes);
+
+// As fcclResidualShard.
+Status residualShard(int64_t tokens, int nranks, int rank, int64_t* first, int64_t* count);
 
 // NULL for a number that is no fcclStrategy_t, fcclRedOp_t.
 const char* strategyName(int strategy);

@@ -81,7 +81,7 @@ host::Shape cutForOwners(const Query& query, const Facts& facts, host::Wire wire
     const size_t stride = slotRowStride(query);
     const size_t gathered = lamport ? share / stride : facts.slotBytes / gatheredRowBytes(query);
     const size_t most = std::min(share / stride, gathered);
-    if (query.rows < facts.ranks || most == 0) return shape;
+    if ((query.rows < facts.ranks && !query.residualSharded) || most == 0) return shape;
     const size_t wanted = std::max<size_t>(1, wantedShare / stride);
     shape.rowsPerChunk = std::min(static_cast<int64_t>(std::min(most, wanted)), ceilDiv(query.rows, facts.ranks));
     shape.colsPerChunk = query.cols;

@@ -25,8 +25,8 @@ host::Shape cutForAll(const Query& query, size_t slotBytes, size_t wantedBytes);
 // Every chunk is shared out among all ranks as owners. rowsPerChunk is an owner's share; colsPerChunk is the chunk of
 // all owners. A staging slot (kFlags) holds the shares of all owners, and, the second time, an owner's outputs for its
 // share; a Lamport slot, of which there is one per sender, holds one share, and then its sums. colsPerChunk is 0 where
-// the slot is too small for that, or a norm has fewer rows than there are owners, a call without norm fewer than
-// kCutUnit columns per owner.
+// the slot is too small for that, or a norm has fewer rows than there are owners and a residual that all have, a call
+// without norm fewer than kCutUnit columns per owner.
 host::Shape cutForOwners(const Query& query, const Facts& facts, host::Wire wire, size_t wantedBytes);
 
 // The same for LOWPRECISION: a staging slot holds the shares of all owners, the second time one share.

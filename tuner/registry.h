@@ -45,8 +45,9 @@ struct Query {
   bool outputsAligned = false;  // all outputs and row lengths multiples of 64 bytes (may differ between ranks)
   bool inputInWindow = false;
   bool outputInWindow = false;
-  bool windowsAligned = false;  // every rank's copy lies at a multiple of 16 bytes from this rank's (may differ too)
-  bool inputPushed = false;     // CUDA: it stands in the slots of ONESHOT
+  bool windowsAligned = false;   // every rank's copy lies at a multiple of 16 bytes from this rank's (may differ too)
+  bool inputPushed = false;      // CUDA: it stands in the slots of ONESHOT
+  bool residualSharded = false;  // each rank has the residual of its own rows only
   int64_t rows = 0;
   int64_t cols = 0;
 };

@@ -15,7 +15,16 @@ bool hasShares(const Query& query, const Facts& facts) {
   return facts.ranks > 1 && cutForOwners(query, facts, host::Wire::kFlags, kChunkBytes).colsPerChunk != 0;
 }
 
-Reason eligible(const Query&, const Facts& facts) { return needMappedPeers("TWOSHOT", facts); }
+Reason eligible(const Query& query, const Facts& facts) {
+  if (Reason reason = needMappedPeers("TWOSHOT", facts); !reason.empty()) return reason;
+  const bool onHost = facts.device == fcclDeviceHost;
+  if (!query.residualSharded || !onHost || facts.ranks == 1 || hasShares(query, facts)) return {};
+  return fmt::format(
+      "TWOSHOT with residualSharded needs slots that hold a row of {} columns and what becomes of it, and these have "
+      "{} "
+      "bytes; make them larger with slotBytes (FCCL_SLOT_BYTES).",
+      query.cols, facts.slotBytes);
+}
 
 size_t workspace(const Query& query, const Facts& facts) {
   if (facts.device == fcclDeviceCuda) return cudaWorkspace(cuda::Protocol::kTwoshot, query, facts);
@@ -49,7 +58,8 @@ Plan planTwoshot(const Query& query, const Facts& facts, host::Wire wire) {
   plan.shape = cutForOwners(query, facts, wire, wire == host::Wire::kLamport ? kLamportChunkBytes : kChunkBytes);
   plan.shape.streamOutput = streamsOutput(query, facts);
   plan.rowScratchBytes = rowScratchBytes(query);
-  if (plan.shape.colsPerChunk != 0) {
+  const bool gathersSums = wire == host::Wire::kLamport;  // and every rank adds the residual
+  if (plan.shape.colsPerChunk != 0 && !(gathersSums && query.residualSharded)) {
     plan.kernel = host::findKernel(facts.simd, plan.protocol, wire, query.dtype, query.op, query.norm, facts.ranks);
   }
   return plan;

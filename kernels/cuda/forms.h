@@ -16,6 +16,7 @@ struct Form {
   bool once = false;       // as many blocks or clusters as rows: each takes one
   bool aligned = true;     // all rows begin at multiples of 16 bytes
   bool local = false;      // the sums are there: the epilogue alone
+  bool sharded = false;    // TWOSHOT: each rank has the residual of its own rows only
   // Registers: 1024 threads may have 64 each, 512 have 128.
   constexpr int maxThreads() const { return local || (packs == 1 && sources <= 1) ? 1024 : 512; }
   // Blocks of that size per multiprocessor that registers are kept few enough for.
@@ -30,7 +31,7 @@ struct Form {
     const uint32_t ofProtocol = protocol == Protocol::kLowPrecision ? 128u : static_cast<uint32_t>(protocol);
     return ofProtocol | (norm ? 2u : 0u) | (nvfp4 ? 4u : 0u) | (cluster ? 8u : 0u) | (lookAhead ? 16u : 0u) |
            (aligned ? 32u : 0u) | (once ? 64u : 0u) | static_cast<uint32_t>(packs) << 8 |
-           static_cast<uint32_t>(sources) << 16 | (local ? 1u << 24 : 0u);
+           static_cast<uint32_t>(sources) << 16 | (local ? 1u << 24 : 0u) | (sharded ? 1u << 25 : 0u);
   }
   static constexpr Form of(uint32_t code) {
     return {(code & 128u) != 0 ? Protocol::kLowPrecision : static_cast<Protocol>(code & 1u),
@@ -42,7 +43,8 @@ struct Form {
             (code & 16u) != 0,
             (code & 64u) != 0,
             (code & 32u) != 0,
-            (code & 1u << 24) != 0};
+            (code & 1u << 24) != 0,
+            (code & 1u << 25) != 0};
   }
 };
 
@@ -99,6 +101,14 @@ constexpr Form kPlainForms[] = {
     {.protocol = Protocol::kTwoshot, .norm = true, .packs = 4, .aligned = false},
     {.protocol = Protocol::kTwoshot, .norm = true, .nvfp4 = true, .packs = 4},
     {.protocol = Protocol::kTwoshot, .norm = true, .nvfp4 = true, .packs = 4, .aligned = false},
+};
+
+// A residual that is sharded, for any number of ranks.
+constexpr Form kShardedForms[] = {
+    {.protocol = Protocol::kTwoshot, .norm = true, .packs = 4, .sharded = true},
+    {.protocol = Protocol::kTwoshot, .norm = true, .packs = 4, .aligned = false, .sharded = true},
+    {.protocol = Protocol::kTwoshot, .norm = true, .nvfp4 = true, .packs = 4, .sharded = true},
+    {.protocol = Protocol::kTwoshot, .norm = true, .nvfp4 = true, .packs = 4, .aligned = false, .sharded = true},
 };
 
 // The epilogue of sums that NCCL has left.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/cuda/low_precision_team.cuh"
+#include "kernels/cuda/sharded_team.cuh"
 #include "kernels/cuda/team.cuh"
 #include "kernels/low_precision.h"
 #include "kernels/oneshot.h"
@@ -31,8 +32,9 @@ __global__ void __launch_bounds__(Form::of(code).maxThreads(), Form::of(code).mi
   if constexpr (form.cluster && form.lookAhead) return;  // planned only where there are clusters
 #endif
   __shared__ typename RowTeam<D, code>::Memory memory;
-  using Team =
+  using Whole =
       std::conditional_t<form.protocol == Protocol::kLowPrecision, LowPrecisionTeam<D, code>, RowTeam<D, code>>;
+  using Team = std::conditional_t<form.sharded, ShardedTeam<D, code>, Whole>;
   Team team(world, rows, memory);
   using Pattern = KernelPattern<form.norm, form.nvfp4>;
   if constexpr (form.protocol == Protocol::kOneshot) oneshot<Pattern>(team, rows);
@@ -61,6 +63,8 @@ template <class D>
 const void* findRowKernel(const Form& form);
 template <class D>
 const void* findPlainKernel(const Form& form);
+template <class D>
+const void* findShardedKernel(const Form& form);
 template <class D>
 const void* findLocalKernel(const Form& form);
 template <class D>

@@ -17,6 +17,7 @@ __global__ void armKernel(uint4* words, uint64_t count) {
 template <class D>
 const void* findTyped(const Form& form) {
   if (form.local) return findLocalKernel<D>(form);
+  if (form.sharded) return findShardedKernel<D>(form);
   if (form.protocol == Protocol::kLowPrecision) return findLowPrecisionKernel<D>(form);
   if (form.cluster) return findClusterKernel<D>(form);
   if (form.norm && form.protocol == Protocol::kOneshot) return findRowKernel<D>(form);
@@ -50,6 +51,18 @@ cudaError_t enqueue(const Launch& launch, const CudaWorld& world, const RowArgs&
   // As many as the kernel takes: only those for user buffers take the third.
   void* arguments[] = {const_cast<CudaWorld*>(&world), const_cast<RowArgs*>(&rows), const_cast<Windows*>(windows)};
   return cudaLaunchKernelExC(&config, launch.kernel, arguments);
+}
+
+// All ranks take as many of their own rows at a time.
+cudaError_t launchSharded(const Launch& launch, const CudaWorld& world, const RowArgs& rows, cudaStream_t stream) {
+  RowArgs part = rows;
+  const int64_t most = ownRows(rows.rows, world.ranks, 0).count;
+  const int64_t step = (launch.rowsPerLaunch + world.ranks - 1) / world.ranks;
+  for (; part.ownFirst < most; part.ownFirst += step) {
+    part.ownCount = std::min(step, most - part.ownFirst);
+    if (const cudaError_t error = enqueue(launch, world, part, nullptr, stream); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 const char* advanced(const void* p, int64_t bytes) {
@@ -126,8 +139,12 @@ cudaError_t load(bool sharedDevice) {
       error = loadKernel(findWindowKernel(dtype, form), Form(), sharedPerBlock, sharedDevice);
       if (error != cudaSuccess) return error;
     }
-    for (const std::span<const Form> forms :
-         {std::span<const Form>(kClusterForms), {kRowForms}, {kPlainForms}, {kLocalForms}, {kLowPrecisionForms}}) {
+    for (const std::span<const Form> forms : {std::span<const Form>(kClusterForms),
+                                              {kRowForms},
+                                              {kPlainForms},
+                                              {kShardedForms},
+                                              {kLocalForms},
+                                              {kLowPrecisionForms}}) {
       for (const Form& form : forms) {
         error = loadKernel(findKernel(dtype, form), form, sharedPerBlock, sharedDevice);
         if (error != cudaSuccess) return error;
@@ -151,6 +168,7 @@ cudaError_t launch(const Launch& launch, fcclDataType_t dtype, const CudaWorld& 
     all.rows = 1;
   }
   all.allRows = all.rows;
+  if (all.residualSharded) return launchSharded(launch, world, all, stream);
   const int64_t total = all.weight != nullptr ? all.rows : all.cols;
   if (total <= launch.rowsPerLaunch) return enqueue(launch, world, all, windows, stream);
   for (int64_t first = 0; first < total; first += launch.rowsPerLaunch) {

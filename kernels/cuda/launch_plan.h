@@ -40,7 +40,8 @@ struct Shape {
   int64_t cols = 0;
   bool norm = false;
   QuantKind quant = QuantKind::kNone;
-  bool aligned = true;  // all rows begin at multiples of 16 bytes
+  bool aligned = true;   // all rows begin at multiples of 16 bytes
+  bool sharded = false;  // the residual; TWOSHOT
 };
 
 // A launch shape asked for instead of the planner's; 0: the planner's.
@@ -80,6 +81,13 @@ constexpr uint64_t epochBytes(Protocol protocol, int ranks, int64_t rows, int64_
   }
   if (rows == 1) return (stride / 16 + n - 1) / n * n * 16 + stride + n * stride;  // whichever of the two it is
   return ((count + n - 1) / n * n + count) * stride;
+}
+
+// The same of TWOSHOT with a sharded residual, whose launches take as many rows of every owner, some of them without.
+constexpr uint64_t shardedEpochBytes(int ranks, int64_t rows, int64_t cols, size_t elementBytes) {
+  const auto n = static_cast<uint64_t>(ranks);
+  const uint64_t stride = (static_cast<uint64_t>(cols) * elementBytes + 15) / 16 * 16;
+  return 2 * ((static_cast<uint64_t>(rows) + n - 1) / n * n) * stride;
 }
 
 }  // namespace fccl::cuda

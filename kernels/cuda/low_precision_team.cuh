@@ -11,40 +11,6 @@
 
 namespace fccl::cuda {
 
-// Codes of a pack, four to a word. As loadSlot() and storeSlot().
-template <int n>
-struct Codes {
-  uint32_t words[n];
-};
-FCCL_TEAM_FN uint32_t loadSlotWord(const char* at) {
-  uint32_t word;
-  asm volatile("ld.relaxed.sys.global.b32 %0, [%1];" : "=r"(word) : "l"(at));
-  return word;
-}
-FCCL_TEAM_FN void storeSlotWord(char* at, uint32_t word) {
-  asm volatile("st.relaxed.sys.global.b32 [%0], %1;" ::"l"(at), "r"(word));
-}
-template <int n>
-FCCL_TEAM_FN Codes<n> loadSlotCodes(const char* at) {
-  Codes<n> codes;
-  if constexpr (n == 1) {
-    codes.words[0] = loadSlotWord(at);
-  } else {
-    asm volatile("ld.relaxed.sys.global.v2.b32 {%0,%1}, [%2];"
-                 : "=r"(codes.words[0]), "=r"(codes.words[n - 1])
-                 : "l"(at));
-  }
-  return codes;
-}
-template <int n>
-FCCL_TEAM_FN void storeSlotCodes(char* at, Codes<n> codes) {
-  if constexpr (n == 1) {
-    storeSlotWord(at, codes.words[0]);
-  } else {
-    asm volatile("st.relaxed.sys.global.v2.b32 [%0], {%1,%2};" ::"l"(at), "r"(codes.words[0]), "r"(codes.words[n - 1]));
-  }
-}
-
 // Values of two e4m3 codes, exact.
 FCCL_TEAM_FN float2 floatsFromE4m3(uint32_t pair) {
   if constexpr (kHasFp8Conversion) {
@@ -102,7 +68,7 @@ class LowPrecisionTeam : public RowTeam<D, formCode> {
    private:
     friend class LowPrecisionTeam;
     struct Coded {
-      Codes<kWords> codes;
+      Words<kWords> codes;
       uint32_t scale;
     };
 
@@ -144,7 +110,7 @@ class LowPrecisionTeam : public RowTeam<D, formCode> {
     }
     FCCL_TEAM_FN void store(int to, int pack, const Coded& coded) const {
       char* row = team_.world_.memory[to] + row_;
-      storeSlotCodes(row + team_.codesOf(pack), coded.codes);
+      storeSlotWords(row + team_.codesOf(pack), coded.codes);
       if (pack % kLanes == 0) storeSlotWord(row + team_.scaleOf(pack), coded.scale);
     }
 
@@ -184,19 +150,19 @@ class LowPrecisionTeam : public RowTeam<D, formCode> {
       char* row = team_.ownMemory() + team_.slotOf(channel_, source, owner_, row0_);
       char* codesAt = row + team_.codesOf(pack);
       char* scaleAt = row + team_.scaleOf(pack);
-      Codes<kWords> codes{};
+      Words<kWords> codes{};
       uint32_t scale = 0;
       if (p.elements > 0) {
         Patience<KernelWorld> patience(team_.world_);
-        codes = loadSlotCodes<kWords>(codesAt);
+        codes = loadSlotWords<kWords>(codesAt);
         scale = loadSlotWord(scaleAt);
         // Silent once it has given up: a sum that lacks a rank must not pass for one.
         while (missing(codes, scale) && !team_.silent_) {
           team_.silent_ = patience.ended([&]() FCCL_TEAM_LAMBDA { return source; });
-          codes = loadSlotCodes<kWords>(codesAt);
+          codes = loadSlotWords<kWords>(codesAt);
           scale = loadSlotWord(scaleAt);
         }
-        storeSlotCodes(codesAt, armed());
+        rearmSlotWords<kWords>(codesAt);
       }
       __syncwarp();  // all lanes of the block have the scale; those that waited longer are back
       if (p.elements > 0 && pack % kLanes == 0) storeSlotWord(scaleAt, kSentinel);
@@ -209,14 +175,8 @@ class LowPrecisionTeam : public RowTeam<D, formCode> {
       }
       return v;
     }
-    static FCCL_TEAM_FN bool missing(Codes<kWords> codes, uint32_t scale) {
+    static FCCL_TEAM_FN bool missing(Words<kWords> codes, uint32_t scale) {
       return codes.words[0] == kSentinel || codes.words[kWords - 1] == kSentinel || scale == kSentinel;
-    }
-    static FCCL_TEAM_FN Codes<kWords> armed() {
-      Codes<kWords> codes;
-#pragma unroll
-      for (int i = 0; i < kWords; i++) codes.words[i] = kSentinel;
-      return codes;
     }
 
     LowPrecisionTeam& team_;
@@ -237,8 +197,7 @@ class LowPrecisionTeam : public RowTeam<D, formCode> {
     const int each = form.norm ? this->ownRows() : 1;
     int index = channel == Base::kReduceChannel ? source * each : each * ranks();
     if constexpr (form.norm) {
-      const int begin = owner * (rows_ / ranks()) + min(owner, rows_ % ranks());
-      index += channel == Base::kReduceChannel ? row - begin : row;
+      index += channel == Base::kReduceChannel ? row - this->firstRowOf(owner) : row;
     } else {
       index += channel == Base::kReduceChannel ? 0 : owner;
     }

@@ -50,6 +50,7 @@ std::vector<Layout> normLayouts(const Shape& shape, const DeviceFacts& facts, co
   any.norm = true;
   any.nvfp4 = shape.quant == QuantKind::kNvfp4;
   any.aligned = shape.aligned;
+  any.sharded = shape.sharded;
   if (shape.protocol != Protocol::kOneshot) return {rowLayout(any, packs, 4)};
   if (!shape.aligned) return {clusterLayout(any, packs, arch)};
 
@@ -132,6 +133,7 @@ int64_t rowsThatFit(const Shape& shape, const CudaWorld& world) {
   const size_t bytes = elementBytes(shape.dtype);
   const int64_t all = shape.norm ? shape.rows : shape.cols;
   const auto fits = [&](int64_t n) {
+    if (shape.sharded) return shardedEpochBytes(world.ranks, n, shape.cols, bytes) <= world.epochBytes;
     return (shape.norm ? epochBytes(shape.protocol, world.ranks, n, shape.cols, bytes)
                        : epochBytes(shape.protocol, world.ranks, 1, n, bytes)) <= world.epochBytes;
   };
@@ -142,6 +144,7 @@ int64_t rowsThatFit(const Shape& shape, const CudaWorld& world) {
     const int64_t middle = low + (high - low) / 2;
     (fits(middle) ? low : high) = middle;
   }
+  if (shape.sharded) return low / world.ranks * world.ranks;
   // Parts begin where packs begin, whatever the data type.
   return shape.norm ? low : low / 64 * 64;
 }
@@ -214,8 +217,8 @@ cudaError_t readDeviceFacts(int device, DeviceFacts* facts) {
 
 Shape shapeOf(Protocol protocol, fcclDataType_t dtype, const RowArgs& rows) {
   const bool norm = rows.weight != nullptr;
-  return {protocol, dtype,      norm ? rows.rows : 1,     norm ? rows.cols : rows.rows * rows.cols,
-          norm,     rows.quant, packsAligned(rows, dtype)};
+  return {protocol, dtype,      norm ? rows.rows : 1,      norm ? rows.cols : rows.rows * rows.cols,
+          norm,     rows.quant, packsAligned(rows, dtype), rows.residualSharded};
 }
 
 cudaError_t plan(const DeviceFacts& facts, const CudaWorld& world, const Shape& shape, const ShapeWish& wish,
@@ -253,7 +256,8 @@ cudaError_t plan(const DeviceFacts& facts, const CudaWorld& world, const Shape& 
     }
     return cudaSuccess;
   }
-  *reason = "a row is longer than the kernels take (64 Ki columns of 16 bits, 32 Ki of fp32)";
+  *reason = shape.sharded ? "residualSharded takes rows of at most 32 KiB"
+                          : "a row is longer than the kernels take (64 Ki columns of 16 bits, 32 Ki of fp32)";
   return cudaSuccess;
 }
 

@@ -71,16 +71,23 @@ FCCL_TEAM_FN uint32_t e2m1Magnitude(float v) {
   return sum + (sum >> 22);
 }
 
-template <class D, bool nvfp4>
+// Where codes go beside the caller's memory: nowhere.
+struct NoWire {
+  static constexpr bool kSends = false;
+};
+
+// Wire: fp8(p, codes), nvfp4(p, codes, scale byte), by all threads of a warp.
+template <class D, bool nvfp4, class Wire = NoWire>
 class PackQuantizer {
   static constexpr int kElements = D::kElements;
   static constexpr int kLanes = kNvfp4Block / kElements;  // that share a block
 
  public:
-  FCCL_TEAM_FN PackQuantizer(const RowArgs& a, int64_t row, float scale)
+  FCCL_TEAM_FN PackQuantizer(const RowArgs& a, int64_t row, float scale, Wire wire = {})
       : a_(a),
         out_(a.quantOut + static_cast<uint64_t>(row) * static_cast<uint32_t>(nvfp4 ? a.cols / 2 : a.cols)),
-        scale_(scale) {
+        scale_(scale),
+        wire_(wire) {
     if constexpr (nvfp4) placeScales(static_cast<uint32_t>(a.firstRow + row));
   }
 
@@ -93,6 +100,10 @@ class PackQuantizer {
       const float* v = f.v + 4 * i;
       codes[i] = e4m3Pair(v[0], v[1]) | e4m3Pair(v[2], v[3]) << 16;
     }
+    storeFp8(p, codes);
+    if constexpr (Wire::kSends) wire_.fp8(p, codes);
+  }
+  FCCL_TEAM_FN void storeFp8(Pack p, const uint32_t (&codes)[kElements / 4]) const {
     uint8_t* out = out_ + static_cast<uint32_t>(p.index) * kElements;
     if (p.elements == kElements && reinterpret_cast<uintptr_t>(out) % kElements == 0) [[likely]] {
       if constexpr (kElements == 8) *reinterpret_cast<uint2*>(out) = make_uint2(codes[0], codes[1]);
@@ -134,9 +145,14 @@ class PackQuantizer {
     }
 #pragma unroll
     for (int k = 0; k < packs; k++) {
-      storeCodes(p[k], codes[k]);
-      storeScales(p[k], bytes[k]);
+      storeNvfp4(p[k], codes[k], bytes[k]);
+      if constexpr (Wire::kSends) wire_.nvfp4(p[k], codes[k], bytes[k]);
     }
+  }
+  // By all threads of a warp.
+  FCCL_TEAM_FN void storeNvfp4(Pack p, uint32_t codes, uint32_t scaleByte) const {
+    storeCodes(p, codes);
+    storeScales(p, scaleByte);
   }
 
  private:
@@ -254,6 +270,7 @@ class PackQuantizer {
   uint32_t tileBytes_ = 0;
   bool wordScales_ = false;
   float scale_;  // FP8: 1 / dequantization scale; NVFP4: the global scale
+  Wire wire_;
 };
 
 }  // namespace fccl::cuda

@@ -145,8 +145,9 @@ class RowBase {
     int64_t row_;
   };
 
-  class Quantizer : PackQuantizer<D, form.nvfp4> {
-    using Base = PackQuantizer<D, form.nvfp4>;
+  template <class Wire = NoWire>
+  class Quantizer : public PackQuantizer<D, form.nvfp4, Wire> {
+    using Base = PackQuantizer<D, form.nvfp4, Wire>;
 
    public:
     using Base::Base;
@@ -168,12 +169,16 @@ class RowBase {
     Raw values_[kPacks];
   };
   template <class State, class Out>
-  FCCL_TEAM_FN Quantizer quantizer(const RowArgs& a, State&, Out& out) const {
-    const bool reciprocalWanted = !form.nvfp4 && a.quant != QuantKind::kNone;
-    return Quantizer(a, out.row(), reciprocalWanted ? __frcp_rn(scale_) : scale_);
+  FCCL_TEAM_FN Quantizer<> quantizer(const RowArgs& a, State&, Out& out) const {
+    return Quantizer<>(a, out.row(), quantScale(a));
   }
 
  protected:
+  // As PackQuantizer takes it.
+  FCCL_TEAM_FN float quantScale(const RowArgs& a) const {
+    const bool reciprocalWanted = !form.nvfp4 && a.quant != QuantKind::kNone;
+    return reciprocalWanted ? __frcp_rn(scale_) : scale_;
+  }
   FCCL_TEAM_FN RowBase(const RowArgs& a, Memory& memory)
       : a_(a),
         rows_(static_cast<int>(a.rows)),

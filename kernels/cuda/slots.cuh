@@ -35,6 +35,41 @@ FCCL_TEAM_FN void storeSlot(char* at, Raw raw) {
                "r"(raw.words[2]), "r"(raw.words[3]));
 }
 
+// The same of fewer words.
+template <int n>
+struct Words {
+  uint32_t words[n];
+};
+template <int n>
+FCCL_TEAM_FN Words<n> loadSlotWords(const char* at) {
+  static_assert(n <= 2);
+  Words<n> w;
+  if constexpr (n == 1) {
+    asm volatile("ld.relaxed.sys.global.b32 %0, [%1];" : "=r"(w.words[0]) : "l"(at));
+  } else {
+    asm volatile("ld.relaxed.sys.global.v2.b32 {%0,%1}, [%2];" : "=r"(w.words[0]), "=r"(w.words[n - 1]) : "l"(at));
+  }
+  return w;
+}
+template <int n>
+FCCL_TEAM_FN void storeSlotWords(char* at, Words<n> w) {
+  static_assert(n <= 2);
+  if constexpr (n == 1) {
+    asm volatile("st.relaxed.sys.global.b32 [%0], %1;" ::"l"(at), "r"(w.words[0]));
+  } else {
+    asm volatile("st.relaxed.sys.global.v2.b32 [%0], {%1,%2};" ::"l"(at), "r"(w.words[0]), "r"(w.words[n - 1]));
+  }
+}
+FCCL_TEAM_FN uint32_t loadSlotWord(const char* at) { return loadSlotWords<1>(at).words[0]; }
+FCCL_TEAM_FN void storeSlotWord(char* at, uint32_t word) { storeSlotWords(at, Words<1>{{word}}); }
+template <int n>
+FCCL_TEAM_FN void rearmSlotWords(char* at) {
+  Words<n> armed;
+#pragma unroll
+  for (int i = 0; i < n; i++) armed.words[i] = kSentinel;
+  storeSlotWords(at, armed);
+}
+
 FCCL_TEAM_FN bool holdsSentinel(Raw raw) {
   return raw.words[0] == kSentinel || raw.words[1] == kSentinel || raw.words[2] == kSentinel ||
          raw.words[3] == kSentinel;

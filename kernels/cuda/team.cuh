@@ -16,41 +16,39 @@
 #pragma once
 
 #include "kernels/cuda/epoch.cuh"
-#include "kernels/cuda/row_base.cuh"
+#include "kernels/cuda/row_parts.cuh"
 #include "kernels/cuda/scale_padding.cuh"
-#include "kernels/cuda/slots.cuh"
 
 namespace fccl::cuda {
 
 template <class D, uint32_t formCode>
-class RowTeam : public RowBase<D, formCode> {
-  using Base = RowBase<D, formCode>;
-  using Base::a_, Base::rows_, Base::cols_, Base::rowBytes_, Base::part_, Base::team_, Base::teams_, Base::firstPack_;
-  using Base::chunks_, Base::strided, Base::chunkCols, Base::loadConstants, Base::kReuse;
-  using Base::kStaged, Base::stage_;
+class RowTeam : public RowParts<D, formCode> {
+  using Base = RowParts<D, formCode>;
+  using Base::a_, Base::rows_, Base::cols_, Base::part_, Base::team_, Base::teams_, Base::firstPack_;
+  using Base::chunks_, Base::loadConstants, Base::kReuse, Base::kStaged, Base::stage_;
+
+ protected:
+  using Base::epochOffset_, Base::slotOffset, Base::slotStride, Base::world_;
 
  public:
   using Base::add, Base::forEachPack, Base::rowOf, Base::round;
+  using Base::chunk, Base::chunks, Base::rank, Base::ranks, Base::sharedChunks;
   using Base::form, Base::kElements, Base::kBytes, Base::kPacks, Base::kEdge;
-  using typename Base::Memory, typename Base::Rounded, typename Base::Values;
+  using Base::kGatherChannel, Base::kReduceChannel, Base::kTwoshot;
+  using typename Base::KernelWorld, typename Base::Memory, typename Base::Rounded, typename Base::Values;
   static constexpr int kLookAhead = form.lookAhead ? 1 : 0;
-  static constexpr int kReduceChannel = 0;
-  static constexpr int kGatherChannel = 1;
   static constexpr bool kGathersSums = true;
-  static constexpr bool kTwoshot = form.protocol != Protocol::kOneshot;  // LOWPRECISION shares out the same way
   // All words that a thread waits for are asked for at once where registers allow it, else one pack of the row at a
   // time.
   static constexpr bool kPollsRow = !kTwoshot && form.sources > 0 && form.sources* kPacks <= 8;
+  // TWOSHOT: all packs of a source at once, the residual meanwhile.
+  static constexpr bool kTakesAll = form.protocol == Protocol::kTwoshot;
   // With several peers the own contribution is read again, by rank like theirs: cheaper than to select among registers.
   static constexpr bool kRereadsOwn = form.sources > 1 && kEdge == Edge::kWhole;
   static constexpr int kPolled = form.sources == 0 ? 1 : kRereadsOwn ? form.sources + 1 : form.sources;
-  static constexpr int kSlots = form.sources == 0 ? kMaxRanks : form.sources + 1;
-  using KernelWorld = World<kSlots>;
 
-  FCCL_TEAM_FN RowTeam(const KernelWorld& world, const RowArgs& a, Memory& memory) : Base(a, memory), world_(world) {}
+  FCCL_TEAM_FN RowTeam(const KernelWorld& world, const RowArgs& a, Memory& memory) : Base(world, a, memory) {}
 
-  FCCL_TEAM_FN int rank() const { return world_.rank; }
-  FCCL_TEAM_FN int ranks() const { return world_.ranks; }
   // A wait that gives up lets its thread go on with what is there; all threads reach the end, and the host reads why.
   static constexpr FCCL_TEAM_FN bool failed() { return false; }
 
@@ -84,35 +82,6 @@ class RowTeam : public RowBase<D, formCode> {
     this->sum_.endWithout();
   }
 
-  // ---- What is this team's
-  FCCL_TEAM_FN int chunks(const RowArgs&) const {
-    return form.norm ? strided(rows_) : strided((cols_ + chunkCols() - 1) / chunkCols());
-  }
-  FCCL_TEAM_FN RowChunk chunk(const RowArgs&, int i) const {
-    const int number = team_ + i * teams_;
-    if constexpr (form.norm) return {number, 1, 0, cols_};
-    const int col0 = number * chunkCols();
-    return {0, 1, col0, min(chunkCols(), cols_ - col0)};
-  }
-  FCCL_TEAM_FN int sharedChunks(const RowArgs&) const {
-    const int each = ownRows();
-    return form.norm ? strided(each) : strided((each + chunkCols() - 1) / chunkCols());
-  }
-  // With norm an owner has rows, without it has packs of the one row.
-  FCCL_TEAM_FN RowChunk part(const RowArgs&, int i, int owner) const {
-    const int number = team_ + i * teams_;
-    if constexpr (form.norm) {
-      const int each = rows_ / world_.ranks;
-      const int extra = rows_ % world_.ranks;
-      const int begin = owner * each + min(owner, extra);
-      return {begin + number, number < each + (owner < extra ? 1 : 0) ? 1 : 0, 0, cols_};
-    } else {
-      const int begin = owner * ownRows() + number * chunkCols();
-      const int end = min(min((owner + 1) * ownRows(), begin + chunkCols()), cols_);
-      return {0, begin < end ? 1 : 0, begin, end - begin};
-    }
-  }
-
   template <class K>
   FCCL_TEAM_FN Raw input(K k, const char* row, Pack p) const {
     if constexpr (kStaged) return stage_.input(sent_, k.kValue);
@@ -121,7 +90,7 @@ class RowTeam : public RowBase<D, formCode> {
   template <class K>
   FCCL_TEAM_FN Raw residual(K k, const char* row, Pack p) const {
     if constexpr (kStaged) return stage_.residual(opened_, k.kValue);
-    return kTwoshot ? loadUser<D, kEdge>(row, p) : residual_[k.kValue];
+    return kTwoshot && !kTakesAll ? loadUser<D, kEdge>(row, p) : residual_[k.kValue];
   }
   class RowState : public Base::RowState {
    public:
@@ -215,9 +184,13 @@ class RowTeam : public RowBase<D, formCode> {
   // ---- Receiving
   class From {
    public:
-    FCCL_TEAM_FN void startRow(const RowChunk& chunk, int64_t) { chunk_ = chunk; }
+    FCCL_TEAM_FN void startRow(const RowChunk& chunk, int64_t) {
+      chunk_ = chunk;
+      if constexpr (kTakesAll) sumRow();
+    }
     template <class K>
     FCCL_TEAM_FN Rounded sum(K k, Pack p, Raw own) {
+      if constexpr (kTakesAll) return Rounded{row_[k.kValue]};
       Values total{};
       if constexpr (form.sources == 1) {
         // Of two, rank order is any order; + 0 last makes -0 to +0 as a sum from +0 does.
@@ -247,6 +220,16 @@ class RowTeam : public RowBase<D, formCode> {
       }
       return round(total);
     }
+    // TWOSHOT: a row, or a share of one, of sums from its owner.
+    FCCL_TEAM_FN void startGathered(int owner, const RowChunk& part, int64_t) {
+      chunk_ = part;
+      team_.loadResidual(part);
+      takeRow(owner, row_);
+    }
+    template <class K>
+    FCCL_TEAM_FN Raw gathered(K k, Pack) const {
+      return row_[k.kValue];
+    }
     FCCL_TEAM_FN Raw take(int r, Pack p) {
       if (p.elements == 0) return Raw{};
       char* at =
@@ -265,9 +248,34 @@ class RowTeam : public RowBase<D, formCode> {
    private:
     friend class RowTeam;
     FCCL_TEAM_FN From(RowTeam& team, int channel) : team_(team), channel_(channel) {}
+
+    FCCL_TEAM_FN void takeRow(int source, Raw (&got)[kPacks]) {
+      team_.takePacks(source, team_.slotOffset(source, channel_, chunk_.row0), chunk_, got);
+    }
+    // In rank order from +0; the own contribution in its turn, since registers are dear here (NVFP4 -4 to -9 %).
+    FCCL_TEAM_FN void sumRow() {
+      team_.loadResidual(chunk_);
+      const char* row = team_.rowOf(team_.a_.input, chunk_.row0);
+      Values total[kPacks]{};
+      for (int r = 0; r < team_.ranks(); r++) {
+        Raw got[kPacks];
+        if (r != team_.rank()) {
+          takeRow(r, got);
+        } else {
+          team_.forEachPack(chunk_.col0, chunk_.cols,
+                            [&](auto k, auto p) FCCL_TEAM_LAMBDA { got[k.kValue] = loadUser<D, kEdge>(row, p); });
+        }
+#pragma unroll
+        for (int k = 0; k < kPacks; k++) total[k] = total[k] + D::widen(got[k]);
+      }
+#pragma unroll
+      for (int k = 0; k < kPacks; k++) row_[k] = D::narrow(total[k]);
+    }
+
     RowTeam& team_;
     int channel_;
     RowChunk chunk_{};
+    Raw row_[kTakesAll ? kPacks : 1];
     Raw got_[kPollsRow ? kPacks : 1][kPolled];
   };
   FCCL_TEAM_FN From open(int channel, int i) {
@@ -314,12 +322,6 @@ class RowTeam : public RowBase<D, formCode> {
   }
 
  protected:
-  // TWOSHOT: the most rows of an owner; without norm its columns, whole packs.
-  FCCL_TEAM_FN int ownRows() const {
-    const int units = form.norm ? rows_ : (cols_ + kElements - 1) / kElements;
-    return (units + world_.ranks - 1) / world_.ranks * (form.norm ? 1 : kElements);
-  }
-
   FCCL_TEAM_FN void leaveEpoch() {
     arrived_ = true;
     if constexpr (form.nvfp4) zeroPadding();
@@ -329,8 +331,38 @@ class RowTeam : public RowBase<D, formCode> {
   }
   FCCL_TEAM_FN char* ownMemory() const { return world_.memory[world_.rank]; }
 
-  const KernelWorld& world_;
-  uint32_t epochOffset_ = 0;
+  // `slot`: as slotOffset() gives it, which is an offset only together with a pack's: 32 bits wrap around.
+  FCCL_TEAM_FN void takePacks(int source, uint32_t slot, const RowChunk& c, Raw (&got)[kPacks]) {
+#pragma unroll
+    for (int k = 0; k < kPacks; k++) got[k] = Raw{};  // what lies behind the row counts as zero
+    await(
+        source, c,
+        [&](int k, Pack p) FCCL_TEAM_LAMBDA {
+          got[k] = loadSlot(ownMemory() + (slot + static_cast<uint32_t>(p.index) * 16u));
+          return !holdsSentinel(got[k]);
+        },
+        [&](Pack p) FCCL_TEAM_LAMBDA { rearmSlot(ownMemory() + (slot + static_cast<uint32_t>(p.index) * 16u)); });
+  }
+  // A row, or a share of one, from `source`. load(k, p): of pack k what is there; whether that is all. rearm(p) when
+  // all is.
+  template <class Load, class Rearm>
+  FCCL_TEAM_FN void await(int source, const RowChunk& c, Load&& load, Rearm&& rearm) {
+    Patience<KernelWorld> patience(world_);
+    for (;;) {
+      bool missing = false;
+      forEachPack(c.col0, c.cols, [&](auto k, auto p) FCCL_TEAM_LAMBDA {
+        if (p.elements > 0) missing = !load(k.kValue, p) || missing;
+      });
+      // Silent too once it has given up: TWOSHOT sends sums, and one that lacks a rank must not pass for one.
+      if (!missing || silent_) break;
+      silent_ = patience.ended([&]() FCCL_TEAM_LAMBDA { return source; });
+    }
+    forEachPack(c.col0, c.cols, [&](auto, auto p) FCCL_TEAM_LAMBDA {
+      if (p.elements > 0) rearm(p);
+    });
+    __syncwarp();  // lanes that waited longer are back before any shuffle
+  }
+
   bool arrived_ = false;
   bool silent_ = false;
 
@@ -365,27 +397,6 @@ class RowTeam : public RowBase<D, formCode> {
 
   FCCL_TEAM_FN void letNextBeginAfterLast() const {
     if (!kTwoshot && opened_ + 1 == chunks_) letNextBegin();
-  }
-
-  FCCL_TEAM_FN uint32_t slotStride() const { return (rowBytes_ + 15) / 16 * 16; }
-  // Of this rank's memory or, the same everywhere, of a peer's. ONESHOT: [source][row]; TWOSHOT: [source][row of the
-  // owner], then gathered rows.
-  FCCL_TEAM_FN uint32_t slotOffset(int source, int channel, int row, int owner = -1) const {
-    const uint32_t stride = slotStride();
-    if constexpr (!kTwoshot) return epochOffset_ + static_cast<uint32_t>(source * rows_ + row) * stride;
-    const int each = ownRows();
-    if (!form.norm) {  // offsets of packs stay those of the whole row
-      const auto share = static_cast<uint32_t>(each * kBytes);
-      const auto all = share * static_cast<uint32_t>(world_.ranks);
-      if (channel == kGatherChannel) return epochOffset_ + all;
-      const auto to = static_cast<uint32_t>(owner < 0 ? world_.rank : owner);
-      return epochOffset_ + static_cast<uint32_t>(source) * share - to * share;
-    }
-    const auto reduceRows = static_cast<uint32_t>(each * world_.ranks);
-    if (channel == kGatherChannel) return epochOffset_ + (reduceRows + static_cast<uint32_t>(row)) * stride;
-    const int to = owner < 0 ? world_.rank : owner;
-    const int begin = to * (rows_ / world_.ranks) + min(to, rows_ % world_.ranks);
-    return epochOffset_ + static_cast<uint32_t>(source * each + row - begin) * stride;
   }
 
   FCCL_TEAM_FN char* peerMemory() const { return world_.memory[1 - world_.rank]; }  // of two ranks

@@ -76,11 +76,9 @@ class Cutter {
       const int64_t col0 = i * colsPerChunk_;
       return shardOf(col0, smaller(colsPerChunk_, a_.cols - col0), ranks_, owner);
     }
-    const int64_t each = a_.rows / ranks_;
-    const int64_t extra = a_.rows % ranks_;
-    const int64_t begin = owner * each + smaller(owner, extra);
-    const int64_t end = begin + each + (owner < extra ? 1 : 0);
-    const int64_t row0 = smaller(begin + i * rowsPerChunk_, end);
+    const RowRange own = ownRows(a_.rows, ranks_, owner);
+    const int64_t end = own.first + own.count;
+    const int64_t row0 = smaller(own.first + i * rowsPerChunk_, end);
     return Chunk{row0, smaller(rowsPerChunk_, end - row0), 0, a_.cols};
   }
   // The most of a chunk that one owner has: so many rows of so many columns.
@@ -96,7 +94,7 @@ class Cutter {
       slot += rowsPerChunk_ * stride;
     };
     section(row.reduced, a_.reducedOut != nullptr, rowStride_);
-    section(row.residual, a_.residualOut != nullptr, rowStride_);
+    section(row.residual, a_.residualOut != nullptr && !a_.residualSharded, rowStride_);
     section(row.norm, a_.normOut != nullptr, rowStride_);
     section(row.quant, a_.quant != QuantKind::kNone, roundUpTo64(a_.quant == QuantKind::kFp8 ? a_.cols : a_.cols / 2));
     section(row.scale, a_.quant == QuantKind::kNvfp4, roundUpTo64(a_.cols / kNvfp4Block));

@@ -67,7 +67,10 @@ class RowOutputs {
   }
   template <class Pack>
   FCCL_TEAM_FN void residual(Pack p, Rounded r) {
-    put(residual_, slot_.residual, p, r.narrow(), false);  // pass 2 reads it again
+    P::store(residual_, p, r.narrow(), false);  // pass 2 reads it again
+    if (staged && slot_.residual != nullptr) {
+      P::store(slot_.residual, WholePack{p.index}, r.narrow(), known == Known::kNothing && streamStaging_);
+    }
   }
   template <class Pack>
   FCCL_TEAM_FN void norm(Pack p, Rounded n) {
@@ -151,7 +154,7 @@ inline void copyRow(const RowArgs& a, const Chunk& part, int64_t r, size_t eleme
     if (to != nullptr) __builtin_memcpy(to + offset, source + offset, static_cast<size_t>(n));
   };
   copy(rowStart(a.reducedOut, row, a.cols * bytes), from.reduced, part.col0 * bytes, part.cols * bytes);
-  copy(rowStart(a.residualOut, row, a.cols * bytes), from.residual, 0, a.cols * bytes);
+  if (!a.residualSharded) copy(rowStart(a.residualOut, row, a.cols * bytes), from.residual, 0, a.cols * bytes);
   copy(rowStart(a.normOut, row, a.cols * bytes), from.norm, 0, a.cols * bytes);
   if (a.quant != QuantKind::kNone) {
     __builtin_memcpy(a.quantOut + row * quantRowBytes(a), from.quant, static_cast<size_t>(quantRowBytes(a)));

@@ -196,12 +196,22 @@ class HostTeam : public TeamBase, public Packs<D, Isa> {
       }
       return P::round(total);
     }
+    // A row of sums from its owner.
+    FCCL_TEAM_FN void startGathered(int owner, const Chunk& part, int64_t r) {
+      owner_ = owner;
+      startRow(part, r);
+    }
+    template <class K, class Pack>
+    FCCL_TEAM_FN Raw gathered(K, Pack p) {
+      return take(owner_, p);
+    }
     FCCL_TEAM_FN char* slot(int r) const { return slots_[r]; }
 
    private:
     friend class HostTeam;
     FCCL_TEAM_FN explicit From(HostTeam& team) : team_(team) {}
     HostTeam& team_;
+    int owner_ = 0;
     int64_t base_ = 0;
     int64_t offset_ = 0;
     const char* next_ = nullptr;  // where the peer's next chunk will stand, if it is to be fetched ahead

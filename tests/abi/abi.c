@@ -65,8 +65,9 @@ PIN(config_fields, offsetof(fcclConfig_t, deviceType) == 16 && offsetof(fcclConf
                        offsetof(fcclConfig_t, bindCores) == 40 && offsetof(fcclConfig_t, slotBytes) == 44 &&
                        offsetof(fcclConfig_t, netName) == 48);
 PIN(fused_size, sizeof(fcclFusedArgs_t) == 152);
-/* Version 1 had 144 bytes. */
-PIN(fused_version_2, FCCL_FUSED_ARGS_VERSION == 2 && offsetof(fcclFusedArgs_t, inputPushed) == 144);
+/* Version 1 had 144 bytes, version 2 as many as 3, its last four padding. */
+PIN(fused_version_2, offsetof(fcclFusedArgs_t, inputPushed) == 144);
+PIN(fused_version_3, FCCL_FUSED_ARGS_VERSION == 3 && offsetof(fcclFusedArgs_t, residualSharded) == 148);
 PIN(fused_head, offsetof(fcclFusedArgs_t, size) == 0 && offsetof(fcclFusedArgs_t, magic) == 8 &&
                     offsetof(fcclFusedArgs_t, version) == 12);
 PIN(fused_numbers, offsetof(fcclFusedArgs_t, pattern) == 16 && offsetof(fcclFusedArgs_t, dtype) == 20 &&
@@ -107,6 +108,7 @@ static void checkInitializers(void) {
   EXPECT(args.reducedOut == NULL && args.residualOut == NULL && args.normOut == NULL && args.quantOut == NULL);
   EXPECT(args.scaleOut == NULL && args.fp8DequantScale == NULL && args.nvfp4GlobalScale == NULL);
   EXPECT(args.scaleLayout == fcclScaleSwizzled128x4 && args.strategy == fcclStrategyAuto && args.inputPushed == 0);
+  EXPECT(args.residualSharded == 0);
   EXPECT(push.size == sizeof(push) && push.magic == FCCL_DEVICE_PUSH_MAGIC && push.version == FCCL_DEVICE_PUSH_VERSION);
   EXPECT(push.ranks == 0 && push.epoch == NULL && push.slots[0] == NULL);
   EXPECT(push.slots[FCCL_DEVICE_PUSH_MAX_RANKS - 1] == NULL);

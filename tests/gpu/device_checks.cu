@@ -15,12 +15,12 @@ __global__ void fillKernel(__nv_bfloat16* input, int64_t count, int rank, const 
   }
 }
 
-__global__ void checkKernel(const __nv_bfloat16* sum, int64_t count, int ranks, int added, const uint32_t* call,
-                            uint32_t* wrong) {
+__global__ void checkKernel(const __nv_bfloat16* sum, int64_t first, int64_t count, int ranks, int added,
+                            const uint32_t* call, uint32_t* wrong) {
   for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < count;
        i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     int wanted = added;
-    for (int r = 0; r < ranks; r++) wanted += elementValue(i, r, *call);
+    for (int r = 0; r < ranks; r++) wanted += elementValue(first + i, r, *call);
     if (__bfloat162float(sum[i]) != static_cast<float>(wanted)) atomicAdd(wrong, 1u);
   }
 }
@@ -232,10 +232,10 @@ cudaError_t fillInput(void* input, int64_t count, int rank, const uint32_t* call
   return cudaGetLastError();
 }
 
-cudaError_t checkSum(const void* sum, int64_t count, int ranks, int added, const uint32_t* call, uint32_t* wrong,
-                     cudaStream_t stream) {
-  checkKernel<<<blocksFor(count), 256, 0, stream>>>(static_cast<const __nv_bfloat16*>(sum), count, ranks, added, call,
-                                                    wrong);
+cudaError_t checkSum(const void* sum, int64_t first, int64_t count, int ranks, int added, const uint32_t* call,
+                     uint32_t* wrong, cudaStream_t stream) {
+  checkKernel<<<blocksFor(count), 256, 0, stream>>>(static_cast<const __nv_bfloat16*>(sum), first, count, ranks, added,
+                                                    call, wrong);
   return cudaGetLastError();
 }
 

@@ -12,9 +12,10 @@ namespace fccl::test {
 
 // bf16 elements that depend on the element, the rank and *call: small integers, so that sums are exact.
 cudaError_t fillInput(void* input, int64_t count, int rank, const uint32_t* call, cudaStream_t stream);
-// *wrong counts the elements of `sum` that are not the sum of all ranks' inputs of *call, plus `added`.
-cudaError_t checkSum(const void* sum, int64_t count, int ranks, int added, const uint32_t* call, uint32_t* wrong,
-                     cudaStream_t stream);
+// *wrong counts the elements of `sum` that are not the sum of all ranks' inputs of *call from element `first` on, plus
+// `added`.
+cudaError_t checkSum(const void* sum, int64_t first, int64_t count, int ranks, int added, const uint32_t* call,
+                     uint32_t* wrong, cudaStream_t stream);
 cudaError_t nextCall(uint32_t* call, cudaStream_t stream);
 // fillInput and checkSum at the edges of programmatic dependent launches: the first lets the next kernel begin before
 // it writes, the second begins early and waits for the kernel before. It also counts NaN among the elements of `norm`,

@@ -106,10 +106,10 @@ DeviceArgs::DeviceArgs(RankDevice& device, const FusedCase& asked, FusedBuffers&
   const size_t bytes = asked.count() * dtypeBytes(asked.dtype);
   const bool fp8 = traits(args_.pattern).quant == Quant::kFp8;
   mirror(&args_.input, bytes);
-  mirror(&args_.residual, bytes);
+  mirror(&args_.residual, own.residualBytes());
   mirror(&args_.weight, static_cast<size_t>(asked.hidden) * dtypeBytes(asked.weightType()));
   mirror(&args_.reducedOut, bytes);
-  mirror(&args_.residualOut, bytes);
+  mirror(&args_.residualOut, own.residualBytes());
   mirror(&args_.normOut, bytes);
   mirror(&args_.quantOut, fp8 ? asked.count() : asked.count() / 2);
   mirror(&args_.scaleOut, scaleBytes(asked.tokens, asked.hidden, asked.layout));

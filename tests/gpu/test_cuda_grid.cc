@@ -51,14 +51,17 @@ struct PoolBuffers {
 // What one rank has for the whole grid.
 struct GridRank {
   RankDevice& device;
+  int rank, ranks;
   char *input, *residual, *weight;
   float *fp8Scale, *globalScale;
   uint32_t* wrong;
   PoolBuffers outputs;
   std::vector<cudaGraphExec_t> graphs;  // per call; null where it is eager
 
-  explicit GridRank(RankDevice& own)
+  GridRank(RankDevice& own, int number, int count)
       : device(own),
+        rank(number),
+        ranks(count),
         input(static_cast<char*>(own.take(PoolBuffers::kElements * 4))),
         residual(static_cast<char*>(own.take(PoolBuffers::kElements * 4))),
         weight(static_cast<char*>(own.take(kHidden.back() * 4))),
@@ -69,6 +72,15 @@ struct GridRank {
     const FusedCase usual;
     device.upload(fp8Scale, &usual.fp8DequantScale, 4);
     device.upload(globalScale, &usual.nvfp4GlobalScale, 4);
+  }
+
+  // The rows whose residual this rank has: the first, and how many.
+  std::pair<int64_t, int64_t> residualRows(const FusedCase& shape) const {
+    std::pair<int64_t, int64_t> own{0, shape.tokens};
+    if (shape.sharded && fcclResidualShard(shape.tokens, ranks, rank, &own.first, &own.second) != fcclSuccess) {
+      throw std::runtime_error(fcclGetLastError(nullptr));
+    }
+    return own;
   }
 
   fcclFusedArgs_t argsOf(const GridCall& call) const {
@@ -85,7 +97,11 @@ struct GridRank {
     if (!has.norm || shape.reducedOut) args.reducedOut = outputs.reduced;
     if (has.norm) args.weight = weight;
     if (has.norm) args.eps = shape.eps;
-    if (has.residual) args.residual = residual + at;
+    if (has.residual) {
+      const int64_t before = residualRows(shape).first * shape.hidden;
+      args.residual = residual + at + static_cast<size_t>(before) * dtypeBytes(shape.dtype);
+    }
+    args.residualSharded = shape.sharded ? 1 : 0;
     if (has.residual) args.residualOut = outputs.residual;
     if (has.normOut) args.normOut = outputs.norm;
     if (has.quant != Quant::kNone) args.quantOut = outputs.quant;
@@ -113,16 +129,19 @@ struct PoolExpectation {
 
   explicit PoolExpectation(RankDevice& device) : plain(device), fp8(device), nvfp4(device) {}
 
-  ExpectedOutputs of(const GridCall& call, const fcclFusedArgs_t& args) const {
+  ExpectedOutputs of(const GridCall& call, const GridRank& own) const {
+    const fcclFusedArgs_t args = own.argsOf(call);
     const FusedCase& shape = call.shape;
     const PatternTraits& has = traits(shape.pattern);
     const auto bytes = static_cast<int64_t>(shape.count() * dtypeBytes(shape.dtype));
-    const int64_t at = call.firstRow * shape.hidden * static_cast<int64_t>(dtypeBytes(shape.dtype));
+    const int64_t rowBytes = shape.hidden * static_cast<int64_t>(dtypeBytes(shape.dtype));
+    const int64_t at = call.firstRow * rowBytes;
+    const auto [firstResidual, residuals] = own.residualRows(shape);
     const bool isFp8 = has.quant == Quant::kFp8;
     const int64_t quantAt = call.firstRow * shape.hidden / (isFp8 ? 1 : 2);
     const int64_t blocks = shape.hidden / 16;
     return {{{static_cast<char*>(args.reducedOut), plain.reduced + at, bytes},
-             {static_cast<char*>(args.residualOut), fp8.residual + at, bytes},
+             {static_cast<char*>(args.residualOut), fp8.residual + at + firstResidual * rowBytes, residuals * rowBytes},
              {static_cast<char*>(args.normOut), (has.residual ? fp8.norm : plain.norm) + at, bytes},
              {static_cast<char*>(args.quantOut), (isFp8 ? fp8.quant : nvfp4.quant) + quantAt, quantBytes(shape)}},
             {static_cast<uint8_t*>(args.scaleOut), nvfp4.scales + call.firstRow * blocks, shape.tokens, blocks,
@@ -130,19 +149,24 @@ struct PoolExpectation {
   }
 };
 
-// The calls of one type and width, in an order of their own; captured ones come twice.
+// The calls of one type and width, in an order of their own; captured ones come twice. Behind the strategies comes a
+// residual that is sharded, where the pattern has one and kernels take the row.
 std::vector<GridCall> callsOf(const FusedCase& pool, std::mt19937& random) {
   std::vector<GridCall> calls;
   size_t index = 0;
   for (size_t t = 0; t < kTokens.size(); ++t) {
     for (const fcclFusionPattern_t pattern : allPatterns()) {
-      for (size_t s = 0; s < kStrategies.size(); ++s, ++index) {
+      for (size_t s = 0; s <= kStrategies.size(); ++s, ++index) {
+        constexpr size_t kMostShardedBytes = 32 << 10;
         FusedCase shape = pool;
+        shape.sharded = s == kStrategies.size();
+        const size_t rowBytes = static_cast<size_t>(pool.hidden) * dtypeBytes(pool.dtype);
+        if (shape.sharded && (!traits(pattern).residual || rowBytes > kMostShardedBytes)) continue;
         shape.pattern = pattern;
         shape.tokens = kTokens[t];
-        shape.strategy = kStrategies[s];
+        shape.strategy = shape.sharded ? fcclStrategyAuto : kStrategies[s];
         shape.layout = static_cast<fcclScaleLayout_t>(index % 3);
-        shape.reducedOut = index % 5 == 0;
+        shape.reducedOut = index % 5 == 0 && !shape.sharded;
         const auto firstRow = static_cast<int64_t>(random() % static_cast<unsigned>(kPoolRows - kTokens[t] + 1));
         calls.push_back({shape, firstRow, (t + static_cast<size_t>(pattern) + s) % 2 == 0});
       }
@@ -155,7 +179,7 @@ class Grid {
  public:
   explicit Grid(int ranks) : cuda_(ranks, cudaConfig(), PoolBuffers::kBytes), shared_(3 * PoolBuffers::kBytes) {
     cudaOk(loadDeviceChecks(), "loadDeviceChecks");
-    for (int r = 0; r < ranks; ++r) ranks_.emplace_back(cuda_.device(r));
+    for (int r = 0; r < ranks; ++r) ranks_.emplace_back(cuda_.device(r), r, ranks);
     expected_ = std::make_unique<PoolExpectation>(shared_);
     shared_.synchronize();
   }
@@ -245,7 +269,7 @@ class Grid {
 
   void enqueue(Rank& rank, GridRank& own, const std::vector<GridCall>& calls, size_t i) {
     const fcclFusedArgs_t args = own.argsOf(calls[i]);
-    const ExpectedOutputs outputs = expected_->of(calls[i], args);
+    const ExpectedOutputs outputs = expected_->of(calls[i], own);
     cudaOk(prepareOutputs(outputs, own.device.stream()), "prepareOutputs");
     rank.ok(fcclAllReduceFused(&args, rank.comm, own.device.stream()), calls[i].shape.describe());
     cudaOk(checkOutputs(outputs, own.wrong + i, own.device.stream()), "checkOutputs");

@@ -245,7 +245,7 @@ TEST_CASE("CUDA push: calls back to back that push and that send, ONESHOT and TW
         }
         for (size_t k = 0; k < kCalls; ++k) {
           const int64_t count = (1 + static_cast<int64_t>((k * 7 + round) % 40)) * (k % 3 == 0 ? 4096 : 96);
-          cudaOk(checkSum(outputs[k], count, ranks, 0, calls + k, wrong, device.stream()), "checkSum");
+          cudaOk(checkSum(outputs[k], 0, count, ranks, 0, calls + k, wrong, device.stream()), "checkSum");
         }
         device.synchronize();
       }
@@ -399,7 +399,7 @@ TEST_CASE("CUDA push: one thread drives four ranks in groups") {
     }
     REQUIRE(fcclGroupEnd() == fcclSuccess);
     for (int r = 0; r < kRanks; ++r) {
-      cudaOk(checkSum(buffers[r], kTokens * kHidden, kRanks, 0, calls[r], wrong[r], cuda.device(r).stream()),
+      cudaOk(checkSum(buffers[r], 0, kTokens * kHidden, kRanks, 0, calls[r], wrong[r], cuda.device(r).stream()),
              "checkSum");
       cudaOk(nextCall(calls[r], cuda.device(r).stream()), "nextCall");
     }
@@ -443,7 +443,7 @@ TEST_CASE("CUDA push: one rank on each GPU") {
       args.reducedOut = output;
       args.inputPushed = 1;
       rank.ok(fcclAllReduceFused(&args, rank.comm, device.stream()), "a call");
-      cudaOk(checkSum(output, kTokens * kHidden, ranks, 0, call, wrong, device.stream()), "checkSum");
+      cudaOk(checkSum(output, 0, kTokens * kHidden, ranks, 0, call, wrong, device.stream()), "checkSum");
       cudaOk(nextCall(call, device.stream()), "nextCall");
     }
     uint32_t count = 1;

@@ -62,7 +62,8 @@ struct SoakRank {
     args.tokens = shape.tokens;
     args.hidden = shape.hidden;
     args.input = input;
-    args.reducedOut = sum;
+    if (!shape.sharded) args.reducedOut = sum;
+    args.residualSharded = shape.sharded ? 1 : 0;
     args.strategy = shape.strategy;
     const bool norm = shape.pattern != fcclPatternAllReduce;
     const bool hasResidual = norm && shape.pattern != fcclPatternRmsNorm;
@@ -85,8 +86,14 @@ struct SoakRank {
       args.nvfp4GlobalScale = scale;
     }
     if (fcclAllReduceFused(&args, comm, stream) != fcclSuccess) throw std::runtime_error(fcclGetLastError(comm));
-    cudaOk(checkSum(sum, count, ranks, 0, call, wrong, stream), "checkSum");
-    if (hasResidual) cudaOk(checkSum(residualOut, count, ranks, kResidual, call, wrong, stream), "checkSum");
+    if (!shape.sharded) cudaOk(checkSum(sum, 0, count, ranks, 0, call, wrong, stream), "checkSum");
+    int64_t first = 0;
+    int64_t rows = shape.tokens;
+    if (shape.sharded) fcclResidualShard(shape.tokens, ranks, rank, &first, &rows);
+    if (hasResidual && rows != 0) {
+      cudaOk(checkSum(residualOut, first * shape.hidden, rows * shape.hidden, ranks, kResidual, call, wrong, stream),
+             "checkSum");
+    }
     cudaOk(nextCall(call, stream), "nextCall");
   }
 };
@@ -118,6 +125,8 @@ FusedCase randomShape(std::mt19937& random) {
   FusedCase shape;
   shape.pattern = kPatterns[random() % kPatterns.size()];
   shape.strategy = kStrategies[random() % kStrategies.size()];
+  shape.sharded = traits(shape.pattern).residual && random() % 4 == 0;
+  if (shape.sharded) shape.strategy = fcclStrategyAuto;
   shape.dtype = fcclBfloat16;
   shape.hidden = kHidden[random() % kHidden.size()];
   shape.tokens = kTokens[random() % kTokens.size()];

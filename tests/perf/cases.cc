@@ -6,6 +6,7 @@
 #include <charconv>
 #include <stdexcept>
 
+#include "tests/perf/ranks.h"
 #include "tuner/patterns.h"
 
 namespace fccl::perf {
@@ -28,6 +29,16 @@ PatternTraits traitsOf(fcclFusionPattern_t pattern) {
       return {.residual = true, .norm = true, .normOut = true, .fp8 = false, .nvfp4 = true};
   }
   return {};
+}
+
+void shardResidual(const Case& c, int ranks, int rank, fcclFusedArgs_t& args) {
+  int64_t first = 0;
+  int64_t count = 0;
+  require(fcclResidualShard(c.tokens, ranks, rank, &first, &count), "fcclResidualShard", nullptr);
+  const size_t before = static_cast<size_t>(first) * static_cast<size_t>(c.hidden) * bytesOf(c.dtype);
+  args.residual = static_cast<const char*>(args.residual) + before;
+  args.residualOut = static_cast<char*>(args.residualOut) + before;
+  args.residualSharded = 1;
 }
 
 size_t bytesOf(fcclDataType_t dtype) {
@@ -84,6 +95,7 @@ std::string describe(const Case& c) {
   std::string text = c.fused() ? fmt::format("{} {} {} x {}", nameOf(c.pattern), nameOf(c.dtype), c.tokens, c.hidden)
                                : fmt::format("plain {} {} {}", nameOf(c.dtype), nameOf(c.op), textOfBytes(c.bytes()));
   if (c.windows) text += ", windows";
+  if (c.sharded) text += ", sharded residual";
   if (c.strategy != fcclStrategyAuto) text += fmt::format(", {}", nameOf(c.strategy));
   return text;
 }

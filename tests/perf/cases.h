@@ -19,6 +19,7 @@ struct Case {
   int64_t tokens = 1;
   int64_t hidden = 1;
   bool windows = false;  // FCCL's buffers are registered windows
+  bool sharded = false;  // residualSharded; the residual's buffers are whole, and each rank has its share used
 
   size_t count() const { return static_cast<size_t>(tokens) * static_cast<size_t>(hidden); }
   size_t bytes() const;
@@ -37,6 +38,9 @@ PatternTraits traitsOf(fcclFusionPattern_t pattern);
 
 size_t bytesOf(fcclDataType_t dtype);
 bool isSixteenBit(fcclDataType_t dtype);
+
+// The caller's arguments of a sharded residual whose whole buffers `args` has.
+void shardResidual(const Case& c, int ranks, int rank, fcclFusedArgs_t& args);
 
 using tools::dtypeOf;
 using tools::nameOf;

@@ -245,6 +245,11 @@ void checkFused(const Case& c, int ranks, uint64_t call, const Variant& variant,
   std::vector<double> kept(hidden);
   std::vector<double> keptAllowed(hidden);
   // fp32 additions of the squares in any order, of which the root halves the error; two more roundings.
+  int64_t first = 0;
+  int64_t count = c.tokens;
+  if (c.sharded && variant.name() == "fccl") {
+    require(fcclResidualShard(c.tokens, ranks, variant.rank(), &first, &count), "fcclResidualShard", nullptr);
+  }
   const double fp32Ulps = static_cast<double>(c.hidden) / 32 + 8;
 
   for (int64_t token = 0; token < c.tokens; token++) {
@@ -257,7 +262,7 @@ void checkFused(const Case& c, int ranks, uint64_t call, const Variant& variant,
       squares += kept[i] * kept[i];
     }
     const double factor = 1.0 / std::sqrt(squares / static_cast<double>(c.hidden) + 1e-5);
-    if (traits.residual) {
+    if (traits.residual && token >= first && token < first + count) {
       const std::vector<double> got =
           toDoubles(c.dtype, static_cast<const char*>(buffers.residualOut) + start * bytesOf(c.dtype), hidden);
       for (size_t i = 0; i < hidden; i++) findings.close("residualOut", start + i, got[i], kept[i], keptAllowed[i]);

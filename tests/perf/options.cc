@@ -26,6 +26,7 @@ struct Words {
   std::string op = "sum";
   std::string place = "both";
   bool windows = false;
+  bool sharded = false;
   std::vector<std::string> compare;
   std::string suite;
   int repeatChanged = -1;
@@ -38,6 +39,14 @@ void addCases(const Words& words, fcclFusionPattern_t pattern, std::vector<Case>
   c.op = opOf(words.op);
   c.strategy = strategyOf(words.strategy);
   c.windows = words.windows;
+  c.sharded = words.sharded;
+  if (c.sharded) {
+    if (!traitsOf(pattern).residual) throw std::invalid_argument("--sharded-residual: the pattern has no residual.");
+    if (c.strategy != fcclStrategyAuto && c.strategy != fcclStrategyTwoshot) {
+      throw std::invalid_argument("--sharded-residual is for --strategy auto and twoshot.");
+    }
+    c.strategy = fcclStrategyTwoshot;
+  }
   if (c.fused() && c.op != fcclSum) throw std::invalid_argument("--op: fused patterns know only sum.");
   const bool bySize = !words.minBytes.empty() || !words.maxBytes.empty();
   if (!bySize && (c.fused() || !words.tokens.empty() || !words.hidden.empty())) {
@@ -135,6 +144,8 @@ Options parseOptions(int argc, const char* const* argv) {
   app.add_option("-o,--op", words.op, "sum, prod, min, max or avg");
   app.add_option("--place", words.place, "out (of place), in, or both")->check(CLI::IsMember({"out", "in", "both"}));
   app.add_flag("--windows", words.windows, "FCCL's buffers are registered windows (user buffers)");
+
+  app.add_flag("--sharded-residual", words.sharded, "Each rank has the residual of its own tokens only (TWOSHOT)");
 
   app.add_option("--graph", options.cuda.calls, "CUDA: calls in a graph (default 20)")->check(CLI::Range(1, 10'000));
   app.add_option("--sets", options.cuda.sets, "CUDA: sets of buffers that calls alternate between (default 2)")

@@ -93,6 +93,7 @@ std::string rowText(const Row& row, int ranks) {
   if (row.attempts > 1) text += fmt::format(", attempt {}", row.attempts);
   if (c.fused()) text += fmt::format(", {} x {}", c.tokens, c.hidden);
   if (c.windows) text += ", windows";
+  if (c.sharded) text += ", sharded residual";
   text += chosenText(c, out, in);
   return text + "\n" + peersText(row, ranks);
 }
@@ -209,7 +210,8 @@ nlohmann::json jsonOf(const Row& row, int ranks) {
         {"hidden", c.hidden},
         {"count", c.count()},
         {"bytes", c.bytes()},
-        {"windows", c.windows}}},
+        {"windows", c.windows},
+        {"sharded_residual", c.sharded}}},
       {"ping_ns", {{"before", row.ping.beforeNs}, {"after", row.ping.afterNs}}},
       {"state", nameOf(distanceOf((row.ping.beforeNs + row.ping.afterNs) / 2))},
       {"state_changed", row.ping.changed()},

@@ -51,7 +51,8 @@ std::string strategyOf(const std::string& variant, const std::string& strategy) 
 void takeRow(const std::string& file, int ranks, const Json& row, std::map<CellKey, Times>* cells) {
   const Json& one = row.at("case");
   const auto pattern = std::ranges::find(kPatterns, one.at("pattern").get<std::string>());
-  if (pattern == std::end(kPatterns) || one.at("windows").get<bool>() || one.at("op") != "sum") return;
+  const bool special = one.at("windows").get<bool>() || one.value("sharded_residual", false);
+  if (pattern == std::end(kPatterns) || special || one.at("op") != "sum") return;
   const CellKey key{ranks, static_cast<int>(pattern - std::begin(kPatterns)), one.at("hidden").get<int64_t>(),
                     one.at("tokens").get<int64_t>()};
   if (key.tokens <= 0) return;  // by bytes

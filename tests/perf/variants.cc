@@ -40,6 +40,10 @@ class FusedFccl final : public Variant {
     if (traits.fp8) args_.fp8DequantScale = &buffers().fp8DequantScale;
     if (traits.nvfp4) args_.nvfp4GlobalScale = &buffers().nvfp4GlobalScale;
     args_.strategy = c.strategy;
+    if (!c.sharded) return;
+    int ranks = 0;
+    require(fcclCommCount(comm, &ranks), "fcclCommCount", comm);
+    shardResidual(c, ranks, rank, args_);
   }
   void run() override { require(fcclAllReduceFused(&args_, comm_, nullptr), "fcclAllReduceFused", comm_); }
 

@@ -18,6 +18,7 @@ class Variant {
   Variant(std::string name, const Case& c, bool inPlace, int rank, std::unique_ptr<Buffers> buffers)
       : name_(std::move(name)),
         inPlace_(inPlace),
+        rank_(rank),
         buffers_(std::move(buffers)),
         producer_(c.dtype, c.op, rank),
         count_(c.count()) {}
@@ -27,6 +28,7 @@ class Variant {
 
   const std::string& name() const { return name_; }
   bool inPlace() const { return inPlace_; }
+  int rank() const { return rank_; }
   Buffers& buffers() { return *buffers_; }
   const Buffers& buffers() const { return *buffers_; }
 
@@ -40,6 +42,7 @@ class Variant {
  private:
   const std::string name_;
   const bool inPlace_;
+  const int rank_;
   const std::unique_ptr<Buffers> buffers_;
   const Producer producer_;
   const size_t count_;

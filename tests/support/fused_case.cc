@@ -41,11 +41,11 @@ const std::vector<fcclFusionPattern_t>& allPatterns() {
 }
 
 std::string FusedCase::describe() const {
-  return fmt::format("{} {} {}x{} {} weight {}+{} eps {} reducedOut {} layout {} data {} seed {} in place {}{}{}",
+  return fmt::format("{} {} {}x{} {} weight {}+{} eps {} reducedOut {} layout {} data {} seed {}{} in place {}{}{}",
                      patternName(pattern), dtypeName(dtype), tokens, hidden, strategyName(strategy),
                      dtypeName(weightType()), weightBias, eps, reducedOut, static_cast<int>(layout),
-                     static_cast<int>(data), seed, residualInPlace ? "residual " : "", reducedInPlace ? "reduced " : "",
-                     normInPlace ? "norm" : "");
+                     static_cast<int>(data), seed, sharded ? " sharded" : "", residualInPlace ? "residual " : "",
+                     reducedInPlace ? "reduced " : "", normInPlace ? "norm" : "");
 }
 
 FusedProblem::FusedProblem(const FusedCase& asked, int ranks) : asked_(asked) {
@@ -247,11 +247,20 @@ FusedBuffers::FusedBuffers(const FusedProblem& problem, int rank, fcclFusionPatt
   input_ = makeInput(problem.inputs[static_cast<size_t>(rank)], guard);
   args.input = input_.buffer.data();
   if (has.residual) {
-    residual_ = makeInput(problem.residual, guard);
-    args.residual = residual_.buffer.data();
-    if (!asked.residualInPlace) residualOut_ = GuardedBuffer(bytes, guard);
-    residual_.overwritten = asked.residualInPlace;
-    args.residualOut = asked.residualInPlace ? residual_.buffer.data() : residualOut_.data();
+    int64_t first = 0;
+    int64_t count = asked.tokens;
+    if (asked.sharded) REQUIRE(fcclResidualShard(asked.tokens, problem.ranks(), rank, &first, &count) == fcclSuccess);
+    args.residualSharded = asked.sharded ? 1 : 0;
+    const auto rowBytes = static_cast<int64_t>(asked.hidden * static_cast<int64_t>(dtypeBytes(asked.dtype)));
+    residualBytes_ = static_cast<size_t>(count * rowBytes);
+    const auto from = problem.residual.begin() + first * rowBytes;
+    if (count != 0) {
+      residual_ = makeInput(Bytes(from, from + count * rowBytes), guard);
+      args.residual = residual_.buffer.data();
+      if (!asked.residualInPlace) residualOut_ = GuardedBuffer(residualBytes_, guard);
+      residual_.overwritten = asked.residualInPlace;
+      args.residualOut = asked.residualInPlace ? residual_.buffer.data() : residualOut_.data();
+    }
   }
   if (has.norm) {
     weight_ = makeInput(problem.weight, guard);
@@ -292,7 +301,7 @@ FusedOutputs FusedBuffers::outputs() const {
   const size_t bytes = asked_.count() * dtypeBytes(asked_.dtype);
   FusedOutputs all;
   all.reduced = contents(args.reducedOut, bytes);
-  all.residual = contents(args.residualOut, bytes);
+  all.residual = contents(args.residualOut, residualBytes_);
   all.norm = contents(args.normOut, bytes);
   all.quant = contents(args.quantOut, quantOut_.size());
   all.scales = contents(args.scaleOut, scaleOut_.size());
@@ -345,7 +354,11 @@ FusedOutputs callOnAllRanks(RankGroup& group, const FusedProblem& problem, fcclF
   });
   FusedOutputs first = buffers[0]->outputs();
   for (int rank = 1; rank < group.ranks(); ++rank) {
-    const FusedOutputs other = buffers[static_cast<size_t>(rank)]->outputs();
+    FusedOutputs other = buffers[static_cast<size_t>(rank)]->outputs();
+    if (problem.asked().sharded) {
+      first.residual.insert(first.residual.end(), other.residual.begin(), other.residual.end());
+      other.residual = first.residual;
+    }
     if (other == first) continue;
     const char* which = other.reduced != first.reduced     ? "reducedOut"
                         : other.residual != first.residual ? "residualOut"

@@ -43,6 +43,7 @@ struct FusedCase {
   uint64_t seed = 1;
   float fp8DequantScale = 0.0137f;
   float nvfp4GlobalScale = 448.0f;
+  bool sharded = false;          // residualSharded, where the pattern has a residual
   bool residualInPlace = false;  // residualOut == residual
   bool reducedInPlace = false;   // reducedOut == input
   bool normInPlace = false;      // normOut == input
@@ -65,6 +66,7 @@ inline FusedCase lowPrecisionCase(fcclFusionPattern_t pattern, fcclDataType_t dt
   return asked;
 }
 
+// With a sharded residual `residual` is this rank's share; what a call on all ranks returns has all shares together.
 struct FusedOutputs {
   Bytes reduced;
   Bytes residual;
@@ -117,6 +119,8 @@ class FusedBuffers {
   fcclFusedArgs_t args = FCCL_FUSED_ARGS_INITIALIZER;
 
   const FusedCase& asked() const { return asked_; }
+  // Of residual and residualOut: with a sharded residual this rank's share.
+  size_t residualBytes() const { return residualBytes_; }
   FusedOutputs outputs() const;
   // Empty where all canaries are whole and inputs that are no outputs are as they were.
   std::string intact() const;
@@ -133,6 +137,7 @@ class FusedBuffers {
   static Bytes contents(const void* data, size_t bytes);
 
   FusedCase asked_;
+  size_t residualBytes_ = 0;
   Input input_;
   Input residual_;
   Input weight_;

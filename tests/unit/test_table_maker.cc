@@ -14,6 +14,7 @@ struct Timed {
   double microseconds;
   double nccl = 0;
   const char* pattern = "residual_rms_norm";
+  bool sharded = false;
 };
 
 Json report(const std::vector<Timed>& rows, int ranks = 2, const char* gpus = "2 x NVIDIA H200, CUDA driver 13.0") {
@@ -30,6 +31,7 @@ Json report(const std::vector<Timed>& rows, int ranks = 2, const char* gpus = "2
                               {"strategy", row.strategy},
                               {"op", "sum"},
                               {"windows", false},
+                              {"sharded_residual", row.sharded},
                               {"hidden", 8192},
                               {"tokens", row.tokens},
                               {"text", "a case"}}},
@@ -61,6 +63,7 @@ TEST_CASE("table maker: the fastest of all reports, NCCL beside them too", "[tab
   const MadeTable made =
       make({report({{"oneshot", 1, 2.0, 7.0}, {"oneshot", 256, 20, 50}, {"oneshot", 4096, 400, 250}}),
             report({{"twoshot", 1, 5.0}, {"twoshot", 256, 15}, {"twoshot", 4096, 300}, {"lowprecision", 256, 2}}),
+            report({{"twoshot", 1, 0.1, 0, "residual_rms_norm", true}}),  // other calls
             report({{"oneshot", 1, 3.0, 0, "all_reduce"}, {"twoshot", 1, 2.0, 0, "all_reduce"}}, 4)});
   CHECK(made.csv ==
         "# generation: 90\n# kernels: fccl\n# device: NVIDIA H200\n# source: a test\nranks,op,hidden,tokens,strategy\n"

@@ -48,7 +48,7 @@ struct Fused {
 
   Status check(fcclDeviceType_t device = fcclDeviceHost) const {
     CheckedCall call;
-    return checkAllReduceFused(&args, nullptr, device, &call);
+    return checkAllReduceFused(&args, nullptr, {device}, &call);
   }
 };
 
@@ -65,7 +65,7 @@ TEST_CASE("validate: every pattern's own arguments are right", "[validate]") {
 TEST_CASE("validate: a call without norm becomes one row", "[validate]") {
   Fused plain(fcclPatternAllReduce);
   CheckedCall call;
-  REQUIRE(checkAllReduceFused(&plain.args, nullptr, fcclDeviceHost, &call).ok());
+  REQUIRE(checkAllReduceFused(&plain.args, nullptr, {fcclDeviceHost}, &call).ok());
   CHECK(call.call.rows.rows == 1);
   CHECK(call.call.rows.cols == Fused::kTokens * Fused::kHidden);
   CHECK(call.tokens == Fused::kTokens);
@@ -74,7 +74,7 @@ TEST_CASE("validate: a call without norm becomes one row", "[validate]") {
 
   Fused norm(fcclPatternResidualRmsNormQuantFp8);
   CheckedCall other;
-  REQUIRE(checkAllReduceFused(&norm.args, nullptr, fcclDeviceHost, &other).ok());
+  REQUIRE(checkAllReduceFused(&norm.args, nullptr, {fcclDeviceHost}, &other).ok());
   CHECK(other.call.rows.rows == Fused::kTokens);
   CHECK(other.call.rows.cols == Fused::kHidden);
   CHECK(other.call.rows.quant == QuantKind::kFp8);
@@ -89,11 +89,11 @@ TEST_CASE("validate: no tokens, no pointers", "[validate]") {
     args.pattern = static_cast<fcclFusionPattern_t>(pattern);
     args.hidden = 64;
     CheckedCall call;
-    CHECK(checkAllReduceFused(&args, nullptr, fcclDeviceHost, &call).ok());
+    CHECK(checkAllReduceFused(&args, nullptr, {fcclDeviceHost}, &call).ok());
     CHECK(call.empty());
   }
   CheckedCall call;
-  CHECK(checkAllReduce(nullptr, nullptr, 0, fcclInt8, fcclAvg, nullptr, fcclDeviceHost, &call).ok());
+  CHECK(checkAllReduce(nullptr, nullptr, 0, fcclInt8, fcclAvg, nullptr, {fcclDeviceHost}, &call).ok());
   CHECK(call.empty());
 }
 
@@ -188,10 +188,10 @@ TEST_CASE("validate: an input that has been pushed", "[validate]") {
   for (int pattern = 0; pattern < 7; pattern++) {
     Fused fused(static_cast<fcclFusionPattern_t>(pattern));
     CheckedCall call;
-    REQUIRE(checkAllReduceFused(&fused.args, nullptr, fcclDeviceCuda, &call).ok());
+    REQUIRE(checkAllReduceFused(&fused.args, nullptr, {fcclDeviceCuda}, &call).ok());
     CHECK_FALSE(call.call.rows.inputPushed);
     fused.args.inputPushed = 1;
-    REQUIRE(checkAllReduceFused(&fused.args, nullptr, fcclDeviceCuda, &call).ok());
+    REQUIRE(checkAllReduceFused(&fused.args, nullptr, {fcclDeviceCuda}, &call).ok());
     CHECK(call.call.rows.inputPushed);
     fused.args.strategy = fcclStrategyOneshot;
     CHECK(fused.check(fcclDeviceCuda).ok());
@@ -215,13 +215,84 @@ TEST_CASE("validate: an input that has been pushed", "[validate]") {
   CHECK(fused.check(fcclDeviceCuda).ok());
 }
 
+TEST_CASE("validate: a residual that is sharded", "[validate]") {
+  for (int pattern = 0; pattern < 7; pattern++) {
+    const bool residual = pattern >= fcclPatternResidualRmsNorm;
+    Fused fused(static_cast<fcclFusionPattern_t>(pattern));
+    if (residual) fused.args.reducedOut = nullptr;
+    fused.args.residualSharded = 1;
+    CHECK(fused.check(fcclDeviceHost).ok() == residual);
+    if (!residual) {
+      CHECK(contains(fused.check(fcclDeviceHost).message(), "residualSharded is 1; pattern"));
+      continue;
+    }
+    fused.args.strategy = fcclStrategyTwoshot;
+    CHECK(fused.check(fcclDeviceCuda).ok());
+    for (const fcclStrategy_t strategy : {fcclStrategyOneshot, fcclStrategyMinLatency, fcclStrategyNccl}) {
+      fused.args.strategy = strategy;
+      const Status status = fused.check(fcclDeviceCuda);
+      CHECK(status.code() == fcclInvalidArgument);
+      CHECK(contains(status.message(), strategyName(strategy)));
+    }
+    fused.args.strategy = fcclStrategyAuto;
+    fused.args.inputPushed = 1;
+    CHECK(contains(fused.check(fcclDeviceCuda).message(), "inputPushed and residualSharded"));
+    fused.args.inputPushed = 0;
+    fused.args.reducedOut = fused.args.residualOut;
+    CHECK(contains(fused.check(fcclDeviceCuda).message(), "reducedOut"));
+    fused.args.reducedOut = nullptr;
+
+    // A rank without tokens has no residual; one with some has so much of it.
+    CheckedCall call;
+    fused.args.tokens = 2;
+    fused.args.residual = nullptr;
+    fused.args.residualOut = nullptr;
+    CHECK(checkAllReduceFused(&fused.args, nullptr, {fcclDeviceHost, 2, 3}, &call).ok());
+    CHECK(contains(checkAllReduceFused(&fused.args, nullptr, {fcclDeviceHost, 1, 3}, &call).message(), "residual is"));
+  }
+}
+
+TEST_CASE("validate: shares of a residual are ranges in the order of ranks", "[validate]") {
+  for (const int ranks : {1, 2, 3, 8, 72, 256}) {
+    for (const int64_t tokens : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{8}, int64_t{1000}, INT64_MAX}) {
+      int64_t next = 0;
+      for (int rank = 0; rank < ranks; rank++) {
+        int64_t first = -1;
+        int64_t count = -1;
+        REQUIRE(residualShard(tokens, ranks, rank, &first, &count).ok());
+        CHECK(first == next);
+        CHECK(count == tokens / ranks + (rank < tokens % ranks ? 1 : 0));
+        next = first + count;
+      }
+      CHECK(next == tokens);
+    }
+  }
+  int64_t number = 0;
+  CHECK(contains(residualShard(-1, 2, 0, &number, &number).message(), "tokens is -1"));
+  CHECK(contains(residualShard(1, 0, 0, &number, &number).message(), "nranks is 0"));
+  CHECK(contains(residualShard(1, 2, 2, &number, &number).message(), "rank is 2"));
+  CHECK(contains(residualShard(1, 2, -1, &number, &number).message(), "rank is -1"));
+  CHECK(contains(residualShard(1, 2, 0, nullptr, &number).message(), "first is NULL"));
+  CHECK(contains(residualShard(1, 2, 0, &number, nullptr).message(), "count is NULL"));
+}
+
+TEST_CASE("validate: arguments of version 2, whose padding residualSharded has taken", "[validate]") {
+  Fused fused(fcclPatternResidualRmsNorm);
+  fused.args.version = 2;
+  fused.args.residualSharded = 0x5a5a5a5a;
+  CheckedCall call;
+  REQUIRE(checkAllReduceFused(&fused.args, nullptr, {fcclDeviceHost}, &call).ok());
+  CHECK_FALSE(call.call.rows.residualSharded);
+  CHECK(copyFusedArgs(&fused.args).residualSharded == 0);
+}
+
 TEST_CASE("validate: FCCL_CHECK tells a pushed input from one that is sent", "[validate]") {
   Fused fused(fcclPatternResidualRmsNorm);
   CheckedCall sent;
-  REQUIRE(checkAllReduceFused(&fused.args, nullptr, fcclDeviceCuda, &sent).ok());
+  REQUIRE(checkAllReduceFused(&fused.args, nullptr, {fcclDeviceCuda}, &sent).ok());
   fused.args.inputPushed = 1;
   CheckedCall pushed;
-  REQUIRE(checkAllReduceFused(&fused.args, nullptr, fcclDeviceCuda, &pushed).ok());
+  REQUIRE(checkAllReduceFused(&fused.args, nullptr, {fcclDeviceCuda}, &pushed).ok());
   CHECK_FALSE(signatureOf(sent, 0, 0) == signatureOf(pushed, 0, 0));
   CHECK(saysInputPushed(signatureOf(pushed, 0, 0)));
   CHECK_FALSE(saysInputPushed(signatureOf(sent, 0, 0)));
@@ -242,7 +313,7 @@ TEST_CASE("validate: arguments of version 1, which ends before inputPushed, at t
   const auto* args = static_cast<const fcclFusedArgs_t*>(old.data());
   for (const fcclDeviceType_t device : {fcclDeviceHost, fcclDeviceCuda}) {
     CheckedCall call;
-    const Status status = checkAllReduceFused(args, nullptr, device, &call);
+    const Status status = checkAllReduceFused(args, nullptr, {device}, &call);
     INFO(status.message());
     REQUIRE(status.ok());
     CHECK(call.call.rows.input == fused.args.input);
@@ -254,13 +325,13 @@ TEST_CASE("validate: arguments of version 1, which ends before inputPushed, at t
   CHECK(copy.version == 1);
   CHECK(copy.inputPushed == 0);
   CheckedCall call;
-  CHECK(checkAllReduceFused(&copy, nullptr, fcclDeviceHost, &call).ok());
+  CHECK(checkAllReduceFused(&copy, nullptr, {fcclDeviceHost}, &call).ok());
   // A header that lies is found before anything behind it is read.
   fccl::test::GuardedBuffer header(16);
   std::memcpy(header.data(), &fused.args, 16);
   static_cast<fcclFusedArgs_t*>(header.data())->size = SIZE_MAX;
   args = static_cast<const fcclFusedArgs_t*>(header.data());
-  CHECK(contains(checkAllReduceFused(args, nullptr, fcclDeviceHost, &call).message(), "size"));
+  CHECK(contains(checkAllReduceFused(args, nullptr, {fcclDeviceHost}, &call).message(), "size"));
   CHECK(copyFusedArgs(args).size == SIZE_MAX);
   CHECK(copyFusedArgs(nullptr).version == FCCL_FUSED_ARGS_VERSION);
 }

@@ -211,7 +211,11 @@ class Perf final : public CudaPerf {
       return;
     }
     fcclFusedArgs_t args = set.args(c, input);
-    if (comm == alone_.get()) args.strategy = fcclStrategyAuto;
+    if (comm == alone_.get()) {
+      args.strategy = fcclStrategyAuto;
+    } else if (c.sharded) {
+      shardResidual(c, ranks_.count(), ranks_.rank(), args);
+    }
     require(fcclAllReduceFused(&args, comm, stream_), "fcclAllReduceFused", comm);
   }
 
