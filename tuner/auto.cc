@@ -17,9 +17,10 @@ constexpr size_t kFarTwoshotBytesNvfp4 = 96 << 10;
 // From three ranks on ONESHOT moves more bytes over the links than TWOSHOT, which waits twice.
 // Measured with ranks that share one H200 (docs/performance.md); four and eight GPUs may say otherwise.
 constexpr int kFewRanks = 4;
-constexpr size_t kCudaOneshotBytesFew = 2 << 20;
-constexpr size_t kCudaOneshotBytesMany = 320 << 10;  // plain
-constexpr size_t kCudaOneshotBytesManyNorm = 1 << 20;
+constexpr size_t kCudaOneshotBytesFew = 640 << 10;  // plain
+constexpr size_t kCudaOneshotBytesFewNorm = 1280 << 10;
+constexpr size_t kCudaOneshotBytesMany = 240 << 10;  // plain
+constexpr size_t kCudaOneshotBytesManyNorm = 640 << 10;
 
 // User buffers save the staging and pay for two barriers. Measured on CUDA with two ranks that share one H200; with a
 // GPU for each rank, where the link decides, they have not been measured, and are taken by name only.
@@ -35,8 +36,9 @@ bool prefersWindows(const Query& query, const Facts& facts) {
 
 bool prefersTwoshot(const Query& query, const Facts& facts) {
   if (facts.device == fcclDeviceCuda) {
+    const size_t few = query.norm ? kCudaOneshotBytesFewNorm : kCudaOneshotBytesFew;
     const size_t many = query.norm ? kCudaOneshotBytesManyNorm : kCudaOneshotBytesMany;
-    const size_t most = facts.ranks <= kFewRanks ? kCudaOneshotBytesFew : many;
+    const size_t most = facts.ranks <= kFewRanks ? few : many;
     return facts.ranks > 2 && (!query.norm || query.rows >= facts.ranks) && payloadBytes(query) > most;
   }
   if (facts.ranks > 2) return payloadBytes(query) > kOneshotBytes;
